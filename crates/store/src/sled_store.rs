@@ -11,6 +11,7 @@ mod record;
 mod rewrite;
 mod space;
 mod undo;
+mod wal;
 
 use std::{
     io,

@@ -150,7 +150,7 @@ impl Committer {
         let written = if commits.is_empty() {
             Ok(())
         } else {
-            self.poison_on_failure(|disk| disk.write(&commits))
+            self.poison_on_failure(|disk| disk.write(&commits, &space))
         };
         if written.is_ok() && !commits.is_empty() {
             self.history.send_modify(|history| {
@@ -238,11 +238,15 @@ impl Committer {
     }
 
     fn switch(&mut self, copied: Result<RewriteCopy, RewriteError>) {
-        let copied = match self.poisoned_by {
-            // The old database may hold a part of the failed write, and so may the copy, which is
+        let room = match self.disk.space_for(0, Some(0)) {
+            FreeSpace::None(error) => Err(error),
+            FreeSpace::Enough | FreeSpace::ReclaimOnly(_) => Ok(()),
+        };
+        let copied = match room.and_then(|()| self.poison_on_failure(StoreDisk::settle_before)) {
+            // The old database may hold a part of a failed write, and so may the copy, which is
             // given up.
-            Some(_) => copied.and_then(RewriteCopy::abandon),
-            None => copied,
+            Err(_) => copied.and_then(RewriteCopy::abandon),
+            Ok(()) => copied,
         };
         let status = self.history.borrow().status(None);
         let meta = StoreMeta {
@@ -265,12 +269,12 @@ impl Committer {
     /// The error of `write`, or of the write that poisoned the store before.
     fn poison_on_failure(
         &mut self,
-        write: impl FnOnce(&StoreDisk) -> Result<(), StoreError>,
+        write: impl FnOnce(&mut StoreDisk) -> Result<(), StoreError>,
     ) -> Result<(), StoreError> {
         if let Some(error) = &self.poisoned_by {
             return Err(error.clone());
         }
-        write(&self.disk).inspect_err(|error| {
+        write(&mut self.disk).inspect_err(|error| {
             let cause = std::error::Error::source(error).map(ToString::to_string);
             tracing::error!(%error, cause, "store failed to write; it takes no more commits");
             self.poisoned_by = Some(error.clone());

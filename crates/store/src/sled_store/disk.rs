@@ -1,4 +1,5 @@
-//! sled, made durable: what was written is on disk when [`StoreDisk::write`] returns.
+//! sled, made durable: what was written is on disk when [`StoreDisk::write`] returns, in the
+//! [log](super::wal) or in sled.
 //!
 //! sled 0.34's own flush stops at `sync_file_range`, which survives a killed process but not a
 //! power cut (spacejam/sled#1452), so the data file is synced here after each flush. sled never
@@ -23,8 +24,9 @@ use super::{
     load::{LoadedStore, OnDamage, OnItem, StoreMeta, load},
     panics::guarded,
     record::{self, FORMAT, FORMAT_VERSION, OLDEST, RawRecord},
-    space,
+    space::{self, FreeSpace},
     undo::{Files, Undo},
+    wal::{self, LoggedRecords, Wal},
 };
 use crate::{
     FIRST_REVISION, StoreError,
@@ -36,9 +38,29 @@ use crate::{
 pub(super) struct StoreDisk {
     pub(super) dir: PathBuf,
     pub(super) generation: Generation,
+    /// `None` until the first write.
+    log: Option<Wal>,
+    /// The records that are in the log, and not yet in sled.
+    unsettled: Unsettled,
     /// Held while the store is open. sled locks its file too, but releases that lock some time
     /// after closing.
     lock: File,
+}
+
+/// Records that are durable in the log alone.
+#[derive(Debug, Default)]
+struct Unsettled {
+    batch: Batch,
+    bytes: usize,
+}
+
+impl Unsettled {
+    fn add(&mut self, records: Vec<RawRecord>) {
+        for (key, value) in records {
+            self.bytes += key.len() + value.len();
+            self.batch.insert(key, value);
+        }
+    }
 }
 
 /// A store whose files are open but whose content is not checked yet. It must be accepted or
@@ -48,6 +70,7 @@ pub(super) struct OpeningStore {
     disk: StoreDisk,
     /// A revision that the store is known to have reached.
     reached: Option<Revision>,
+    logged: LoggedRecords,
     undo: Undo,
 }
 
@@ -59,6 +82,7 @@ impl OpeningStore {
         fs::create_private_dir_all(dir).map_err(failed("create the directory"))?;
         let lock = lock(dir)?;
         let reached = read_watermark(dir).map_err(failed("read the watermark"))?;
+        let logged = wal::read(dir).map_err(failed("read the log"))?;
         let number = generation::current(dir).map_err(failed("read `current`"))?;
         let path = generation::path_of(dir, number);
         if !is_empty(&path.join("blobs")).map_err(failed("read blobs/"))? {
@@ -78,11 +102,14 @@ impl OpeningStore {
         let disk = StoreDisk {
             dir: dir.to_owned(),
             generation,
+            log: None,
+            unsettled: Unsettled::default(),
             lock,
         };
         Ok(Self {
             disk,
             reached,
+            logged,
             undo,
         })
     }
@@ -104,7 +131,7 @@ impl OpeningStore {
             return Err(corrupt(dir, Damage::Truncated { found, reached }));
         }
         guarded(broken(dir), restoring(&self.undo), || {
-            load(dir, db, reached, on_damage, on_item)
+            load(dir, db, &self.logged, reached, on_damage, on_item)
         })
     }
 
@@ -162,12 +189,14 @@ impl StoreDisk {
             Ok(loaded) => loaded,
             Err(error) => return Err(opening.refuse(error)),
         };
-        let disk = opening.accept();
+        let mut disk = opening.accept();
         let LoadedStore {
             history,
             unreachable,
+            unsettled,
             format,
         } = loaded;
+        disk.unsettled.add(unsettled);
         if format < FORMAT_VERSION {
             // Before the first value that the older version cannot read.
             disk.write_format()
@@ -178,6 +207,10 @@ impl StoreDisk {
         disk.mark(history.current())
             .or_else(unless_full)
             .map_err(failed("write the watermark"))?;
+        if disk.has_room_to_settle() {
+            disk.settle()
+                .map_err(|UnwrittenBatch { step, source }| failed(step)(source))?;
+        }
         disk.grow_reserve();
         Ok((disk, history, unreachable))
     }
@@ -230,21 +263,97 @@ impl StoreDisk {
             })
     }
 
-    /// Writes the commits, all or none, and waits until they are on disk. After an error the state
-    /// on disk is unknown, and nothing more may be written.
-    pub(super) fn write(&self, commits: &[Changes]) -> Result<(), StoreError> {
-        let mut batch = Batch::default();
+    /// Writes the commits, all or none, and waits until they are on disk: in the log, or in sled if
+    /// they are larger than the log or there is not [enough](FreeSpace::Enough) space. After an
+    /// error the state on disk is unknown, and nothing more may be written.
+    pub(super) fn write(
+        &mut self,
+        commits: &[Changes],
+        space: &FreeSpace,
+    ) -> Result<(), StoreError> {
+        let Some(first) = commits.first() else {
+            return Ok(());
+        };
+        let mut records = Vec::with_capacity(commits.len());
         for Changes { revision, changes } in commits {
             let of = u32::try_from(changes.len()).expect("a commit has at most MAX_WRITES changes");
             for change in changes {
-                for (key, value) in record::encode(*revision, of, change) {
-                    batch.insert(key, value);
-                }
+                records.extend(record::encode(*revision, of, change));
             }
         }
-        self.generation
-            .write_batch(batch)
-            .map_err(|failure| self.poisoned(failure))
+        let written = match space {
+            FreeSpace::Enough => self.write_to_log(first.revision, &records),
+            FreeSpace::ReclaimOnly(_) | FreeSpace::None(_) => Ok(false),
+        };
+        let written = written.and_then(|is_logged| {
+            self.unsettled.add(records);
+            match is_logged {
+                true => Ok(()),
+                false => self.settle(),
+            }
+        });
+        written.map_err(|failure| self.poisoned(failure))
+    }
+
+    /// Writes a batch of commits to the log. Returns false if it cannot be there.
+    fn write_to_log(
+        &mut self,
+        first: Revision,
+        records: &[RawRecord],
+    ) -> Result<bool, UnwrittenBatch> {
+        let failed = |step| move |source| UnwrittenBatch { step, source };
+        if self.log.is_none() {
+            // The log is begun at its start.
+            self.settle()?;
+            match Wal::open(&self.dir) {
+                Ok(log) => self.log = Some(log),
+                // Another process took the space first.
+                Err(error) if error.kind() == ErrorKind::StorageFull => return Ok(false),
+                Err(error) => return Err(failed("opening the log")(error)),
+            }
+        }
+        for is_settled in [false, true] {
+            if let Some(log) = &mut self.log
+                && log
+                    .append(first, records)
+                    .map_err(failed("writing the log"))?
+            {
+                return Ok(true);
+            }
+            if !is_settled {
+                self.settle()?;
+            }
+        }
+        Ok(false)
+    }
+
+    /// Writes to sled what is in the log alone, and waits until it is on disk.
+    fn settle(&mut self) -> Result<(), UnwrittenBatch> {
+        if self.unsettled.bytes == 0 {
+            return Ok(());
+        }
+        let Unsettled { batch, bytes: _ } = std::mem::take(&mut self.unsettled);
+        self.generation.write_batch(batch)?;
+        if let Some(log) = &mut self.log {
+            log.restart();
+        }
+        Ok(())
+    }
+
+    /// Prepares a change of sled that is not a commit: what was committed before it comes first.
+    pub(super) fn settle_before(&mut self) -> Result<(), StoreError> {
+        self.settle().map_err(|failure| self.poisoned(failure))
+    }
+
+    /// The bytes that are still to be written to sled.
+    pub(super) fn unsettled_bytes(&self) -> usize {
+        self.unsettled.bytes
+    }
+
+    /// True if there is space for what is still to be written to sled. May make the reserve
+    /// smaller.
+    fn has_room_to_settle(&self) -> bool {
+        self.unsettled.bytes == 0 || !matches!(self.space_for(0, Some(0)), FreeSpace::None(_))
     }
 
     fn write_format(&self) -> Result<(), UnwrittenBatch> {
@@ -255,7 +364,8 @@ impl StoreDisk {
 
     /// Makes the compaction durable: from here on, history that only earlier revisions can see may
     /// be removed.
-    pub(super) fn write_oldest(&self, oldest: Revision) -> Result<(), StoreError> {
+    pub(super) fn write_oldest(&mut self, oldest: Revision) -> Result<(), StoreError> {
+        self.settle_before()?;
         let mut batch = Batch::default();
         batch.insert(OLDEST, oldest.number().to_be_bytes().as_slice());
         self.generation
@@ -266,16 +376,22 @@ impl StoreDisk {
     /// Removes some of the unreachable changes, and returns the others. If a crash brings some
     /// back, opening the store removes them again.
     pub(super) fn remove_unreachable<'a>(
-        &self,
+        &mut self,
         changes: &'a [UnreachableChange],
     ) -> Result<&'a [UnreachableChange], StoreError> {
+        self.settle_before()?;
         self.generation
             .remove_some(changes)
             .map_err(|failure| self.poisoned(failure))
     }
 
-    /// Syncs, closes and unlocks. Opening must find `reached` again.
-    pub(super) fn close(self, reached: Revision) -> io::Result<()> {
+    /// Syncs, closes and unlocks. Opening must find `reached` again. The log is left only if there
+    /// is no space for its content in sled.
+    pub(super) fn close(mut self, reached: Revision) -> io::Result<()> {
+        if self.has_room_to_settle() {
+            self.settle().map_err(|failure| failure.source)?;
+            wal::remove(&self.dir)?;
+        }
         self.mark(reached).or_else(unless_full)?;
         // Closing the file would unlock it too, unless a child that another thread has forked, and
         // that has not called exec yet, still holds it.
@@ -287,6 +403,8 @@ impl StoreDisk {
         let Self {
             dir: _,
             generation,
+            log: _,
+            unsettled: _,
             lock,
         } = self;
         generation.close()?;

@@ -135,6 +135,12 @@ pub enum Damage {
         /// The revision that the store is known to have reached.
         reached: Revision,
     },
+    /// The log has a frame that is whole behind one that is not.
+    #[error("the log cannot be read before revision {before}")]
+    Log {
+        /// The first commit of the frame.
+        before: Revision,
+    },
     /// There are values outside the file that is synced.
     #[error("blobs/ is not empty, and a power cut can damage its files")]
     Blobs,

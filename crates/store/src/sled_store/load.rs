@@ -8,9 +8,10 @@ use super::{
     disk::engine_error,
     error::{Damage, OpenError},
     record::{
-        ChangeRecord, FIRST, FORMAT, FORMAT_VERSION, ID, META, OLDEST, PART_BYTES, RecordId,
-        UNSPLIT_VERSION, decode, decode_id,
+        ChangeRecord, FIRST, FORMAT, FORMAT_VERSION, ID, META, OLDEST, PART_BYTES, RawRecord,
+        RecordId, UNSPLIT_VERSION, decode, decode_id,
     },
+    wal::LoggedRecords,
 };
 use crate::{
     FIRST_REVISION,
@@ -28,6 +29,8 @@ pub(super) struct LoadedStore {
     pub(super) history: History,
     /// Changes that an interrupted compaction left behind.
     pub(super) unreachable: Vec<UnreachableChange>,
+    /// Records of the log that are not in sled.
+    pub(super) unsettled: Vec<RawRecord>,
     /// The format version of the database.
     pub(super) format: u32,
 }
@@ -91,78 +94,122 @@ impl StoreMeta {
     }
 }
 
-/// Reads a database that is not empty. `reached` is a revision that the store is known to have
-/// reached.
+/// Reads a database that is not empty, and the log of what it lacks. `reached` is a revision that
+/// the store is known to have reached.
 pub(super) fn load(
     dir: &Path,
     db: &sled::Db,
+    logged: &LoggedRecords,
     reached: Option<Revision>,
     on_damage: OnDamage<'_>,
     on_item: OnItem<'_>,
 ) -> Result<LoadedStore, OpenError> {
     let (StoreMeta { id, first, oldest }, format) = StoreMeta::read(dir, db)?;
-    let mut loaded = LoadedStore {
-        history: History::compacted_at(id, first, oldest),
-        unreachable: Vec::new(),
-        format,
+    let mut loading = Loading {
+        loaded: LoadedStore {
+            history: History::compacted_at(id, first, oldest),
+            unreachable: Vec::new(),
+            unsettled: Vec::new(),
+            format,
+        },
+        changes: ChangeReader::default(),
+        commit: None,
+        oldest,
+        last: oldest,
+        on_damage,
+        on_item,
     };
-    let mut changes = ChangeReader::default();
-    let mut pending: Option<(Changes, u32)> = None;
-    let mut entries = db.iter();
-    loop {
-        let entry = match entries.next() {
-            Some(Ok((key, _))) if key.starts_with(META) => continue,
-            Some(Ok(entry)) => Some(entry),
-            Some(Err(err)) => {
+    for entry in db.iter() {
+        match entry {
+            Ok((key, _)) if key.starts_with(META) => {}
+            Ok((key, value)) => loading.record(&key, &value)?,
+            Err(err) => {
                 // The rest of the database cannot be reached.
-                on_damage(Damage::Unreadable(err))?;
-                None
+                (loading.on_damage)(Damage::Unreadable(err))?;
+                break;
             }
-            None => None,
-        };
-        let is_end = entry.is_none();
-        let read = match entry {
-            Some((key, value)) => changes.read(&key, &value),
-            None => changes.end(),
-        };
+        }
+    }
+    let settled = loading.last;
+    for (key, value) in &logged.records {
+        let revision = decode_id(key).map(|id| id.change.revision);
+        if revision.is_none_or(|revision| revision > settled) {
+            loading.record(key, value)?;
+            let record = (key.clone(), value.clone());
+            loading.loaded.unsettled.push(record);
+        }
+    }
+    if let Some(before) = logged.stray.filter(|stray| *stray > loading.last) {
+        (loading.on_damage)(Damage::Log { before })?;
+    }
+    loading.end(reached)
+}
+
+/// The state of reading records, which come in the order of their commits.
+struct Loading<'a> {
+    loaded: LoadedStore,
+    changes: ChangeReader,
+    /// The commit that is being read, and the number of changes that it should have.
+    commit: Option<(Changes, u32)>,
+    oldest: Revision,
+    /// The last revision of a record.
+    last: Revision,
+    on_damage: OnDamage<'a>,
+    on_item: OnItem<'a>,
+}
+
+impl Loading<'_> {
+    fn record(&mut self, key: &[u8], value: &[u8]) -> Result<(), OpenError> {
+        if let Some(id) = decode_id(key) {
+            self.last = self.last.max(id.change.revision);
+        }
+        let read = self.changes.read(key, value);
+        self.take(read)
+    }
+
+    /// Applies what was read last, and checks that the history goes to `reached`.
+    fn end(mut self, reached: Option<Revision>) -> Result<LoadedStore, OpenError> {
+        let read = self.changes.end();
+        self.take(read)?;
+        if let Some(whole) = self.commit.take() {
+            self.loaded.apply(whole, self.oldest, self.on_damage)?;
+        }
+        let found = self.loaded.history.current();
+        if let Some(reached) = reached.filter(|reached| *reached > found) {
+            (self.on_damage)(Damage::Truncated { found, reached })?;
+        }
+        Ok(self.loaded)
+    }
+
+    fn take(&mut self, read: ReadOutcome) -> Result<(), OpenError> {
         for found in read {
             let (revision, record) = match found {
                 Ok(found) => found,
                 Err(damage) => {
-                    on_damage(damage)?;
+                    (self.on_damage)(damage)?;
                     continue;
                 }
             };
             if let Some(item) = &record.change.item {
-                on_item(item);
+                (self.on_item)(item);
             }
-            match &mut pending {
+            match &mut self.commit {
                 Some((commit, _)) if commit.revision == revision => {
                     commit.changes.push(record.change);
                 }
-                _ => {
+                commit => {
                     let begun = Changes {
                         revision,
                         changes: vec![record.change],
                     };
-                    if let Some(whole) = pending.replace((begun, record.of)) {
-                        loaded.apply(whole, oldest, on_damage)?;
+                    if let Some(whole) = commit.replace((begun, record.of)) {
+                        self.loaded.apply(whole, self.oldest, self.on_damage)?;
                     }
                 }
             }
         }
-        if is_end {
-            break;
-        }
+        Ok(())
     }
-    if let Some(whole) = pending {
-        loaded.apply(whole, oldest, on_damage)?;
-    }
-    let found = loaded.history.current();
-    if let Some(reached) = reached.filter(|reached| *reached > found) {
-        on_damage(Damage::Truncated { found, reached })?;
-    }
-    Ok(loaded)
 }
 
 /// Assembles changes from their records, which come in key order.

@@ -11,7 +11,7 @@
 //!
 //! A value of up to [`PART_BYTES`] is in the record of its change. A larger one is split, because
 //! sled syncs only records of which 20 fit into one of its segments. Format version 1 had no split
-//! values and is otherwise the same.
+//! values, and version 2 no [log](super::wal); a closed store is otherwise the same.
 
 use bytes::{Buf, BufMut, Bytes};
 
@@ -21,9 +21,9 @@ use crate::{
     store::{Item, Key, Revision},
 };
 
-/// The version of this layout. Opening raises a store of version 1 to it; any other version is
+/// The version of this layout. Opening raises a store of an older version to it; a newer one is
 /// refused.
-pub const FORMAT_VERSION: u32 = 2;
+pub const FORMAT_VERSION: u32 = 3;
 
 /// The version before values were split. Its stores are valid stores of [`FORMAT_VERSION`] too.
 pub(super) const UNSPLIT_VERSION: u32 = 1;

@@ -166,7 +166,11 @@ impl StoreDisk {
     /// The space for a batch of `bytes`, of which `reclaiming` are in commits that
     /// [reclaim](crate::Txn::reclaims). For those the reserve is shrunk if necessary, even if they
     /// are empty (`Some(0)`: a compaction); it is left as it is if no commit reclaims (`None`).
+    /// What is in the log alone is counted, too.
     pub(super) fn space_for(&self, bytes: usize, reclaiming: Option<usize>) -> FreeSpace {
+        let unsettled = self.unsettled_bytes();
+        let bytes = bytes.saturating_add(unsettled);
+        let reclaiming = reclaiming.map(|bytes| bytes.saturating_add(unsettled));
         let with_room_for = |least: u64, bytes: usize| {
             let bytes = u64::try_from(bytes).unwrap_or(u64::MAX);
             least.saturating_add(bytes.saturating_mul(NEEDED_FOR_EACH))
