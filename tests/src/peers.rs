@@ -57,6 +57,17 @@ pub fn program(name: &str) -> bool {
     )
 }
 
+/// nftables, by its command.
+///
+/// # Panics
+///
+/// See [`require`].
+pub fn nftables() -> bool {
+    let nft = ["/usr/sbin/nft", "/sbin/nft"];
+    let is_there = nft.iter().any(|file| Path::new(file).exists());
+    require("nftables", is_there, "apt-get install nftables")
+}
+
 /// Python with nothing but its own library.
 ///
 /// # Panics

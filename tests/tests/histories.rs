@@ -20,8 +20,8 @@ use anyhow::{Context as _, Result, bail, ensure};
 use podplane_api::{Object as _, core::Node};
 use podplane_client::{Api, ListParams};
 use podplane_test_cluster::within;
-use podplane_test_etcd::Etcd;
-use podplane_tests::apiserver::Apiserver;
+use podplane_test_etcd::{Etcd, apart};
+use podplane_tests::{apiserver::Apiserver, peers};
 use rand::RngExt as _;
 use rustix::process::{Pid, Signal, kill_process};
 use tokio::task::JoinSet;
@@ -74,7 +74,7 @@ async fn run(plan: KillPlan) -> Result<()> {
             watching.spawn(watcher.follow(server.client()?, server.rest(), None));
         }
         let round = Round::start(&world, &[&server], number, CONTENDERS, CREATORS)?;
-        let acknowledged = || async { round.acknowledged.load(Ordering::Relaxed) };
+        let acknowledged = || async { round.writes.count() };
         let patience = Duration::from_secs(300);
         within(patience, "enough is acknowledged", acknowledged, |n| {
             *n >= enough
@@ -153,7 +153,7 @@ async fn two_servers_on_one_etcd_are_linearizable() -> Result<()> {
             watching.spawn(watcher.follow(dying.client()?, dying.rest(), None));
         }
         let round = Round::start(&world, &[&dying, &staying], number, CONTENDERS, CREATORS)?;
-        let acknowledged = || async { round.acknowledged.load(Ordering::Relaxed) };
+        let acknowledged = || async { round.writes.count() };
         let patience = Duration::from_secs(300);
         within(patience, "enough is acknowledged", acknowledged, |n| {
             *n >= enough
@@ -179,14 +179,102 @@ enum EtcdFault {
     PauseLeader,
     MoveLeader,
     KillAll,
+    /// History is compacted by somebody else, up to now.
+    Compact,
+    /// Nothing that the leader sends arrives.
+    CutOffLeader,
+    /// The disk of the leader is full, at which etcd ends.
+    FillDiskOfLeader,
+}
+
+impl EtcdFault {
+    /// Faults of processes.
+    const OF_PROCESSES: [Self; 5] = [
+        Self::KillLeader,
+        Self::PauseLeader,
+        Self::MoveLeader,
+        Self::KillAll,
+        Self::Compact,
+    ];
+    /// Faults of members with networks and disks of their own.
+    const OF_MACHINES: [Self; 2] = [Self::CutOffLeader, Self::FillDiskOfLeader];
+
+    /// Does it, lets clients write meanwhile if two members are left, and undoes it.
+    async fn happen(self, members: &mut [Etcd], round: &Round) -> Result<()> {
+        let (leader, follower) = leader_and_follower(members)?;
+        match self {
+            Self::KillLeader => {
+                members[leader].kill()?;
+                progress(round, self).await?;
+                members[leader].start_again()?;
+            }
+            Self::PauseLeader => {
+                let pid = Pid::from_raw(members[leader].pid().try_into()?).context("a pid")?;
+                kill_process(pid, Signal::STOP)?;
+                progress(round, self).await?;
+                kill_process(pid, Signal::CONT)?;
+            }
+            Self::MoveLeader => {
+                let to = format!("{:x}", member_status(&members[follower])?.member);
+                members[leader].etcdctl(&["move-leader", &to])?;
+            }
+            Self::KillAll => {
+                for member in members.iter_mut() {
+                    member.kill()?;
+                }
+                for member in members.iter_mut() {
+                    member.start_again()?;
+                }
+            }
+            Self::Compact => {
+                let now = member_status(&members[leader])?.revision.to_string();
+                members[leader].etcdctl(&["compact", &now])?;
+            }
+            Self::CutOffLeader => {
+                members[leader].cut_off()?;
+                progress(round, self).await?;
+                Etcd::connect_all()?;
+            }
+            Self::FillDiskOfLeader => {
+                members[leader].fill_disk()?;
+                progress(round, self).await?;
+                members[leader].empty_disk()?;
+                members[leader].start_again()?;
+            }
+        }
+        Ok(())
+    }
 }
 
 /// The members of an etcd are killed and paused, and their leader is moved, while clients work.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_server_on_three_members_is_linearizable() -> Result<()> {
-    let Some(mut members) = Etcd::start_members(3) else {
-        return Ok(());
-    };
+    match Etcd::start_members(3) {
+        Some(members) => endure(members, &EtcdFault::OF_PROCESSES).await,
+        None => Ok(()),
+    }
+}
+
+/// A member is cut off, and a disk is full.
+#[test]
+fn a_server_on_three_machines_is_linearizable() {
+    if !peers::root() || !peers::nftables() {
+        return;
+    }
+    apart(
+        "histories::a_server_on_three_machines_is_linearizable",
+        || {
+            let runtime = tokio::runtime::Runtime::new()?;
+            match Etcd::start_members_apart(3) {
+                Some(members) => runtime.block_on(endure(members, &EtcdFault::OF_MACHINES)),
+                None => Ok(()),
+            }
+        },
+    );
+}
+
+/// Clients of a server work while the faults happen; compares all that they saw.
+async fn endure(mut members: Vec<Etcd>, faults: &[EtcdFault]) -> Result<()> {
     let endpoints: Vec<_> = members.iter().map(Etcd::endpoint).collect();
     let flag = format!("--etcd-endpoints={}", endpoints.join(","));
     let flags = ["--store=etcd", flag.as_str()];
@@ -198,45 +286,19 @@ async fn a_server_on_three_members_is_linearizable() -> Result<()> {
     for watcher in Watcher::both(empty.resource_version.parse()?) {
         watching.spawn(watcher.follow(server.client()?, server.rest(), None));
     }
-    let faults = [
-        EtcdFault::KillLeader,
-        EtcdFault::PauseLeader,
-        EtcdFault::MoveLeader,
-        EtcdFault::KillAll,
-    ];
     let rounds = if soak() { 25 } else { 1 };
-    for (number, fault) in faults.into_iter().cycle().take(4 * rounds).enumerate() {
+    let rounds = faults.iter().cycle().take(faults.len() * rounds);
+    for (number, fault) in rounds.copied().enumerate() {
         eprintln!("round {number}: {fault:?}");
         let round = Round::start(&world, &[&server], number, CONTENDERS, CREATORS)?;
         progress(&round, fault).await?;
         round.cut_off.store(true, Ordering::SeqCst);
-        let (leader, follower) = leader_and_follower(&members)?;
-        match fault {
-            EtcdFault::KillLeader => {
-                members[leader].kill()?;
-                progress(&round, fault).await?;
-                members[leader].start_again()?;
-            }
-            EtcdFault::PauseLeader => {
-                let pid = Pid::from_raw(members[leader].pid().try_into()?).context("a pid")?;
-                kill_process(pid, Signal::STOP)?;
-                progress(&round, fault).await?;
-                kill_process(pid, Signal::CONT)?;
-            }
-            EtcdFault::MoveLeader => {
-                let to = format!("{:x}", member_status(&members[follower])?.member);
-                members[leader].etcdctl(&["move-leader", &to])?;
-            }
-            EtcdFault::KillAll => {
-                for member in &mut members {
-                    member.kill()?;
-                }
-                for member in &mut members {
-                    member.start_again()?;
-                }
-            }
-        }
+        fault.happen(&mut members, &round).await?;
         progress(&round, fault).await?;
+        eprintln!(
+            "writes stood still for {:?}",
+            round.writes.longest_standstill()
+        );
         round.killed.store(true, Ordering::SeqCst);
         let created = round.end().await;
         check_round(&server, number, &created, world.newest()).await?;
@@ -249,8 +311,8 @@ async fn a_server_on_three_members_is_linearizable() -> Result<()> {
 
 /// Waits until clients have written again.
 async fn progress(round: &Round, fault: EtcdFault) -> Result<()> {
-    let before = round.acknowledged.load(Ordering::Relaxed);
-    let acknowledged = || async { round.acknowledged.load(Ordering::Relaxed) };
+    let before = round.writes.count();
+    let acknowledged = || async { round.writes.count() };
     let patience = Duration::from_secs(120);
     let what = format!("clients write again: {fault:?}");
     within(patience, &what, acknowledged, |n| *n >= before + 50).await?;
@@ -268,10 +330,11 @@ fn leader_and_follower(members: &[Etcd]) -> Result<(usize, usize)> {
     bail!("no member says that it is the leader")
 }
 
-/// The ids of a member and of the leader that it knows.
+/// The ids of a member and of the leader that it knows, and the revision that it has.
 struct MemberStatus {
     member: u64,
     leader: u64,
+    revision: u64,
 }
 
 fn member_status(member: &Etcd) -> Result<MemberStatus> {
@@ -285,6 +348,7 @@ fn member_status(member: &Etcd) -> Result<MemberStatus> {
     Ok(MemberStatus {
         member: id("/header/member_id")?,
         leader: id("/leader")?,
+        revision: id("/header/revision")?,
     })
 }
 

@@ -5,6 +5,7 @@ use std::{
     env, fs,
     io::Write as _,
     net::{SocketAddr, TcpListener, TcpStream},
+    os::unix::process::CommandExt as _,
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
     thread,
@@ -25,6 +26,8 @@ pub struct Etcd {
     flags: Vec<String>,
     places: Places,
     dir: TempDir,
+    /// The user of a member that can be [cut off](Self::cut_off).
+    user: Option<u32>,
 }
 
 /// The addresses of a member.
@@ -107,12 +110,29 @@ impl Etcd {
     /// If there is no etcd, or it does not start.
     pub fn start_members(count: usize) -> Option<Vec<Self>> {
         let program = program()?;
-        Some(started(|| Self::attempt(&program, &[], "http", count)))
+        Some(started(|| {
+            Self::attempt(&program, &[], "http", &vec![None; count])
+        }))
+    }
+
+    /// Starts a cluster of so many members, each with a disk and a user of its own. `None` as for
+    /// [`start`](Self::start).
+    ///
+    /// # Panics
+    ///
+    /// If there is no etcd, or it does not start; if the caller is not root, or has not network and
+    /// mounts of its own ([`apart`]).
+    pub fn start_members_apart(count: u32) -> Option<Vec<Self>> {
+        let program = program()?;
+        let nftables = "table inet cut { chain out { type filter hook output priority 0; }; }";
+        tool("nft", &[nftables]).expect("a table of its own");
+        let users: Vec<_> = (1..=count).map(|number| Some(20_000 + number)).collect();
+        Some(started(|| Self::attempt(&program, &[], "http", &users)))
     }
 
     fn one(program: &Path, flags: &[String], scheme: &'static str) -> Self {
         started(|| {
-            let mut members = Self::attempt(program, flags, scheme, 1)?;
+            let mut members = Self::attempt(program, flags, scheme, &[None])?;
             members.pop().context("no member")
         })
     }
@@ -121,9 +141,9 @@ impl Etcd {
         program: &Path,
         flags: &[String],
         scheme: &'static str,
-        count: usize,
+        users: &[Option<u32>],
     ) -> Result<Vec<Self>> {
-        let places = (0..count).map(|_| Places::free(scheme));
+        let places = users.iter().map(|_| Places::free(scheme));
         let places: Vec<_> = places.collect::<Result<_>>()?;
         let cluster = places
             .iter()
@@ -132,14 +152,18 @@ impl Etcd {
         let mut flags = flags.to_owned();
         flags.extend(["--initial-cluster".to_owned(), cluster]);
         let mut members = Vec::new();
-        for places in places {
-            let dir = tempfile::tempdir().context("failed to create a directory")?;
+        for (places, &user) in places.into_iter().zip(users) {
+            let dir = match user {
+                None => tempfile::tempdir().context("failed to create a directory")?,
+                Some(user) => disk_of(user)?,
+            };
             members.push(Self {
-                process: spawn(program, &flags, places, &dir)?,
+                process: spawn(program, &flags, places, &dir, user)?,
                 program: program.to_owned(),
                 flags: flags.clone(),
                 places,
                 dir,
+                user,
             });
         }
         for member in &mut members {
@@ -198,8 +222,61 @@ impl Etcd {
     ///
     /// If it does not start.
     pub fn start_again(&mut self) -> Result<()> {
-        self.process = spawn(&self.program, &self.flags, self.places, &self.dir)?;
+        self.process = spawn(
+            &self.program,
+            &self.flags,
+            self.places,
+            &self.dir,
+            self.user,
+        )?;
         self.wait()
+    }
+
+    /// Drops each packet that the member sends, so that it is alone.
+    ///
+    /// # Errors
+    ///
+    /// If it has no user of its own, or nft fails.
+    pub fn cut_off(&self) -> Result<()> {
+        let user = self.user.context("the member has no user of its own")?;
+        tool(
+            "nft",
+            &[&format!("add rule inet cut out meta skuid {user} drop")],
+        )
+    }
+
+    /// Ends [`cut_off`](Self::cut_off) of all members.
+    ///
+    /// # Errors
+    ///
+    /// If nft fails.
+    pub fn connect_all() -> Result<()> {
+        tool("nft", &["flush chain inet cut out"])
+    }
+
+    /// Takes all space of the member's disk, and waits until it has ended for that.
+    ///
+    /// # Errors
+    ///
+    /// If the file cannot be written.
+    pub fn fill_disk(&mut self) -> Result<()> {
+        let mut ballast = fs::File::create(self.ballast()).context("failed to fill the disk")?;
+        while ballast.write_all(&[7; 65536]).is_ok() {}
+        self.process.wait().context("failed to wait for etcd")?;
+        Ok(())
+    }
+
+    /// Ends [`fill_disk`](Self::fill_disk).
+    ///
+    /// # Errors
+    ///
+    /// If the file cannot be removed.
+    pub fn empty_disk(&self) -> Result<()> {
+        fs::remove_file(self.ballast()).context("failed to empty the disk")
+    }
+
+    fn ballast(&self) -> PathBuf {
+        self.dir.path().join("ballast")
     }
 
     /// Waits until clients can connect.
@@ -233,7 +310,69 @@ fn started<T>(start: impl Fn() -> Result<T>) -> T {
     started.unwrap_or_else(|error| panic!("failed to start etcd: {error:#}"))
 }
 
-fn spawn(program: &Path, flags: &[String], places: Places, dir: &TempDir) -> Result<Child> {
+/// A directory that is a small disk of this user.
+fn disk_of(user: u32) -> Result<TempDir> {
+    let dir = tempfile::tempdir().context("failed to create a directory")?;
+    let path = dir.path().display().to_string();
+    // etcd reserves 64 MB for its log, and as much for the next one.
+    let options = format!("size=160m,mode=700,uid={user}");
+    tool("mount", &["-t", "tmpfs", "-o", &options, "tmpfs", &path])?;
+    Ok(dir)
+}
+
+/// Runs a tool that must succeed.
+fn tool(name: &str, arguments: &[&str]) -> Result<()> {
+    let ended = Command::new(name).args(arguments).output();
+    let ended = ended.with_context(|| format!("failed to start {name}"))?;
+    let stderr = String::from_utf8_lossy(&ended.stderr);
+    ensure!(ended.status.success(), "{name} {arguments:?}: {stderr}");
+    Ok(())
+}
+
+/// Runs the body of a test of this program in a process with a network and mounts of its own, which
+/// the kernel removes with the process. `test` is the name of the test that calls this.
+///
+/// # Panics
+///
+/// If the body fails, or the namespaces cannot be made.
+pub fn apart(test: &str, body: impl FnOnce() -> Result<()>) {
+    const CHILD: &str = "PODPLANE_TEST_APART";
+    if env::var_os(CHILD).is_some() {
+        tool("ip", &["link", "set", "lo", "up"]).expect("a loopback interface");
+        return body().expect("the body of the test succeeds");
+    }
+    let this = env::current_exe().expect("the path of this program");
+    let ended = Command::new("unshare")
+        .args([
+            "--net",
+            "--mount",
+            "--propagation",
+            "private",
+            "--kill-child",
+        ])
+        .arg("--fork")
+        .arg(this)
+        .args([test, "--exact", "--nocapture"])
+        .env(CHILD, "1")
+        .output()
+        .expect("unshare, of util-linux");
+    let (stdout, stderr) = (
+        String::from_utf8_lossy(&ended.stdout),
+        String::from_utf8_lossy(&ended.stderr),
+    );
+    assert!(
+        ended.status.success() && stdout.contains("1 passed"),
+        "{stdout}\n{stderr}"
+    );
+}
+
+fn spawn(
+    program: &Path,
+    flags: &[String],
+    places: Places,
+    dir: &TempDir,
+    user: Option<u32>,
+) -> Result<Child> {
     let log = fs::File::options()
         .create(true)
         .append(true)
@@ -253,6 +392,9 @@ fn spawn(program: &Path, flags: &[String], places: Places, dir: &TempDir) -> Res
         .stdin(Stdio::null())
         .stdout(Stdio::null())
         .stderr(log);
+    if let Some(user) = user {
+        command.uid(user);
+    }
     command.spawn().context("failed to start etcd")
 }
 

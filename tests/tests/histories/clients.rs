@@ -4,9 +4,9 @@ use std::{
     collections::BTreeMap,
     sync::{
         Arc, Mutex,
-        atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
+        atomic::{AtomicBool, AtomicU64, Ordering},
     },
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use anyhow::{Result, ensure};
@@ -91,11 +91,36 @@ impl HistoryRecord {
     }
 }
 
+/// Counts the writes of a round, and the longest time without one.
+#[derive(Debug)]
+pub(crate) struct WriteCounter(Mutex<(usize, Instant, Duration)>);
+
+impl WriteCounter {
+    fn new() -> Self {
+        Self(Mutex::new((0, Instant::now(), Duration::ZERO)))
+    }
+
+    fn acknowledge(&self) {
+        let mut counted = self.0.lock().unwrap();
+        let (count, last, longest) = *counted;
+        *counted = (count + 1, Instant::now(), longest.max(last.elapsed()));
+    }
+
+    /// The number of acknowledged writes.
+    pub(crate) fn count(&self) -> usize {
+        self.0.lock().unwrap().0
+    }
+
+    /// The longest time between two writes that followed each other.
+    pub(crate) fn longest_standstill(&self) -> Duration {
+        self.0.lock().unwrap().2
+    }
+}
+
 /// Clients at work on one run of the server.
 pub(crate) struct Round {
     clients: JoinSet<Vec<String>>,
-    /// The number of acknowledged writes.
-    pub(crate) acknowledged: Arc<AtomicUsize>,
+    pub(crate) writes: Arc<WriteCounter>,
     /// True from the time on at which the server need not answer, and no more operations begin.
     pub(crate) killed: Arc<AtomicBool>,
     /// True while the server's store need not answer. Operations go on.
@@ -113,7 +138,7 @@ impl Round {
     ) -> Result<Self> {
         let mut round = Self {
             clients: JoinSet::new(),
-            acknowledged: Arc::default(),
+            writes: Arc::new(WriteCounter::new()),
             killed: Arc::default(),
             cut_off: Arc::default(),
         };
@@ -121,7 +146,7 @@ impl Round {
             let client = Client {
                 world: Arc::clone(world),
                 nodes: servers[index % servers.len()].client()?.all(),
-                acknowledged: Arc::clone(&round.acknowledged),
+                writes: Arc::clone(&round.writes),
                 killed: Arc::clone(&round.killed),
                 cut_off: Arc::clone(&round.cut_off),
                 seen: BTreeMap::new(),
@@ -146,7 +171,7 @@ impl Round {
 struct Client {
     world: Arc<HistoryRecord>,
     nodes: Api<Node>,
-    acknowledged: Arc<AtomicUsize>,
+    writes: Arc<WriteCounter>,
     killed: Arc<AtomicBool>,
     cut_off: Arc<AtomicBool>,
     /// The last state of each key that it saw.
@@ -273,7 +298,7 @@ impl Client {
         match written {
             Ok(node) => {
                 self.world.acknowledge(&node);
-                self.acknowledged.fetch_add(1, Ordering::Relaxed);
+                self.writes.acknowledge();
                 Ok(OpOutcome::Done)
             }
             Err(error) => self.refused(&error),
