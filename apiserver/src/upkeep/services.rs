@@ -129,7 +129,7 @@ impl ServiceUpkeep {
         let address = reachable(address);
         if address.is_none() {
             tracing::info!(
-                "the service kubernetes has no endpoints: others cannot reach the address of the API server, or it is not known (--advertise-address)"
+                "this server is no endpoint of the service kubernetes: others cannot reach its address, or it is not known (--advertise-address)"
             );
         }
         self.endpoints.publish(address).await

@@ -60,6 +60,23 @@ impl LoadTarget {
         Ok(f64::from(counted) / lasting.as_secs_f64())
     }
 
+    /// The rates of several targets, measured by turns: who begins changes from round to round.
+    pub(crate) async fn rates<const N: usize>(
+        targets: &[Self; N],
+        callers: usize,
+        lasting: Duration,
+        rounds: usize,
+    ) -> Result<[Vec<f64>; N]> {
+        let mut rates = [const { Vec::new() }; N];
+        for round in 0..rounds {
+            for turn in 0..N {
+                let who = (round + turn) % N;
+                rates[who].push(targets[who].rate(callers, lasting).await?);
+            }
+        }
+        Ok(rates)
+    }
+
     /// Makes this many calls, and returns the seconds that they took.
     pub(crate) async fn times(&self, callers: usize, calls: u32) -> Result<f64> {
         let begin = Instant::now();

@@ -40,14 +40,7 @@ pub(crate) async fn create(bench: &BenchParameters, writers: usize) -> Result<Ve
             transaction.with(n)
         }),
     ];
-    let mut rates = [const { Vec::new() }; 2];
-    for round in 0..bench.rounds(7) {
-        for turn in 0..targets.len() {
-            let who = (round + turn) % targets.len();
-            rates[who].push(targets[who].rate(writers, LASTING).await?);
-        }
-    }
-    let [ours, theirs] = rates;
+    let [ours, theirs] = LoadTarget::rates(&targets, writers, LASTING, bench.rounds(7)).await?;
     Ok(vec![TableLine::new(
         format!("etcd-create-{writers}"),
         ours,

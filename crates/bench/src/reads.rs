@@ -54,14 +54,7 @@ pub(crate) async fn get(bench: &BenchParameters) -> Result<Vec<TableLine>> {
                 range.with(n % FEW)
             }),
         ];
-        let mut rates = [const { Vec::new() }; 2];
-        for round in 0..bench.rounds(5) {
-            for turn in 0..targets.len() {
-                let who = (round + turn) % targets.len();
-                rates[who].push(targets[who].rate(readers, LASTING).await?);
-            }
-        }
-        let [ours, theirs] = rates;
+        let [ours, theirs] = LoadTarget::rates(&targets, readers, LASTING, bench.rounds(5)).await?;
         lines.push(TableLine::new(format!("get-{readers}"), ours, theirs));
     }
     Ok(lines)

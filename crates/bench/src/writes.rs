@@ -39,14 +39,8 @@ pub(crate) async fn create(bench: &BenchParameters, writers: usize) -> Result<Ve
             Bytes::from_static(&[0; 5])
         }),
     ];
-    let mut rates = [const { Vec::new() }; 3];
-    for round in 0..bench.rounds(7) {
-        for turn in 0..targets.len() {
-            let who = (round + turn) % targets.len();
-            rates[who].push(targets[who].rate(writers, LASTING).await?);
-        }
-    }
-    let [ours, theirs, nothing] = rates;
+    let [ours, theirs, nothing] =
+        LoadTarget::rates(&targets, writers, LASTING, bench.rounds(7)).await?;
     Ok(vec![
         TableLine::new(format!("create-{writers}-etcd"), ours.clone(), theirs),
         TableLine::new(format!("create-{writers}-empty"), ours, nothing),

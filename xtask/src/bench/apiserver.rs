@@ -66,20 +66,28 @@ enum BenchOutput {
 pub(super) fn run(options: &BenchOptions<ApiserverRow>) -> Result<()> {
     match &options.inside {
         Some(dir) => measure(options, dir),
-        None => {
-            if !Path::new("/usr/bin/etcd").exists() {
-                bail!("/usr/bin/etcd is missing: apt-get install etcd-server");
-            }
-            build::podplane(Profile::Release)?;
-            build::bench()?;
-            sandbox::enter()
-        }
+        None => enter(),
     }
 }
 
-fn measure(options: &BenchOptions<ApiserverRow>, dir: &Path) -> Result<()> {
+/// Builds what measures and what is measured, and begins again in namespaces of its own.
+pub(super) fn enter() -> Result<()> {
+    if !Path::new("/usr/bin/etcd").exists() {
+        bail!("/usr/bin/etcd is missing: apt-get install etcd-server");
+    }
+    build::podplane(Profile::Release)?;
+    build::bench()?;
+    sandbox::enter()
+}
+
+/// Prepares these namespaces.
+pub(super) fn prepare() -> Result<()> {
     sandbox::prepare()?;
-    build::run(Command::new("ip").args(["link", "set", "lo", "up"]))?;
+    build::run(Command::new("ip").args(["link", "set", "lo", "up"]))
+}
+
+fn measure(options: &BenchOptions<ApiserverRow>, dir: &Path) -> Result<()> {
+    prepare()?;
     let before = Processors::now()?;
     let mut lines = Vec::new();
     for row in options.rows() {

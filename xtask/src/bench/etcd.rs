@@ -1,17 +1,15 @@
 //! `cargo xtask bench etcd`: the API server on etcd, by the program `podplane-bench`.
 
-use std::{path::Path, process::Command};
+use std::path::Path;
 
-use anyhow::{Result, bail};
+use anyhow::Result;
 use clap::ValueEnum;
 
 use super::{
     BenchOptions, apiserver, circumstances, finish, name, note,
     report::{Goal, ReportLine, ReportUnit},
-    sandbox,
     stats::Pairs,
 };
-use crate::build::{self, Profile};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum EtcdRow {
@@ -30,20 +28,12 @@ pub(crate) enum EtcdRow {
 pub(super) fn run(options: &BenchOptions<EtcdRow>) -> Result<()> {
     match &options.inside {
         Some(dir) => measure(options, dir),
-        None => {
-            if !Path::new("/usr/bin/etcd").exists() {
-                bail!("/usr/bin/etcd is missing: apt-get install etcd-server");
-            }
-            build::podplane(Profile::Release)?;
-            build::bench()?;
-            sandbox::enter()
-        }
+        None => apiserver::enter(),
     }
 }
 
 fn measure(options: &BenchOptions<EtcdRow>, dir: &Path) -> Result<()> {
-    sandbox::prepare()?;
-    build::run(Command::new("ip").args(["link", "set", "lo", "up"]))?;
+    apiserver::prepare()?;
     let mut lines = Vec::new();
     for row in options.rows() {
         note(&format!("{} …", name(row)));

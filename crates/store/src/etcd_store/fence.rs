@@ -7,11 +7,12 @@ use bytes::Bytes;
 use podplane_etcd::{
     EtcdClient, EtcdError,
     wire::etcdserverpb::{
-        Compare, PutRequest, RangeRequest, RequestOp, TxnRequest,
+        Compare, RangeRequest, TxnRequest,
         compare::{CompareTarget, TargetUnion},
-        request_op,
     },
 };
+
+use super::request::put_empty;
 
 /// The fence of this server. Its key is there from the first lost answer on.
 #[derive(Debug)]
@@ -71,15 +72,6 @@ impl Fence {
 
     /// The transaction that raises the fence. It may be applied more than once.
     pub(super) fn put(&self) -> TxnRequest {
-        let put = PutRequest {
-            key: self.key.clone(),
-            ..PutRequest::default()
-        };
-        TxnRequest {
-            success: vec![RequestOp {
-                request: Some(request_op::Request::RequestPut(put)),
-            }],
-            ..TxnRequest::default()
-        }
+        put_empty(self.key.clone())
     }
 }

@@ -8,14 +8,11 @@ use std::{
     time::Duration,
 };
 
-use podplane_etcd::{
-    EtcdClient, EtcdError,
-    wire::etcdserverpb::{PutRequest, RangeRequest, RequestOp, TxnRequest, request_op},
-};
+use podplane_etcd::{EtcdClient, EtcdError, wire::etcdserverpb::RangeRequest};
 use podplane_host::clock;
 use tokio::sync::{Mutex, Notify};
 
-use super::{keys::KeySpace, mirror::Mirror};
+use super::{keys::KeySpace, mirror::Mirror, request::put_empty};
 use crate::{StoreError, store::Revision};
 
 /// The time that events take normally. After it, the revision may be that of a key outside of the
@@ -150,15 +147,7 @@ impl Freshness {
 
 /// Writes a key of the store, so that the watch has an event after all earlier ones.
 async fn make_an_event(client: &EtcdClient, keys: &KeySpace) -> Result<(), StoreError> {
-    let put = request_op::Request::RequestPut(PutRequest {
-        key: keys.progress(),
-        ..PutRequest::default()
-    });
-    let request = TxnRequest {
-        success: vec![RequestOp { request: Some(put) }],
-        ..TxnRequest::default()
-    };
-    match client.txn(request).await {
+    match client.txn(put_empty(keys.progress())).await {
         // A database without space has other writers' events, or none to wait for.
         Ok(_) | Err(EtcdError::NoAnswer { .. } | EtcdError::NoSpace) => Ok(()),
         Err(error) => Err(super::unanswered(error)),

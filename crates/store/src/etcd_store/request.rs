@@ -31,6 +31,20 @@ pub(super) struct Requests<'a> {
     pub(super) mirror: &'a History,
 }
 
+/// The transaction that puts an empty key, whatever is there.
+pub(super) fn put_empty(key: Bytes) -> TxnRequest {
+    let put = PutRequest {
+        key,
+        ..PutRequest::default()
+    };
+    TxnRequest {
+        success: vec![RequestOp {
+            request: Some(request_op::Request::RequestPut(put)),
+        }],
+        ..TxnRequest::default()
+    }
+}
+
 impl Requests<'_> {
     /// The transaction. Its comparisons hold only if the guards do; if they fail, the guards may
     /// still hold, by a state that is newer than the mirror.
