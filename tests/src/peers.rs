@@ -166,7 +166,23 @@ pub fn pushgateway() -> Option<PathBuf> {
     unpacked("prometheus-pushgateway", &["prometheus-pushgateway"])
 }
 
+/// The programs etcd and etcdctl: of `PATH`, or those that `cargo xtask test` unpacks.
+///
+/// # Panics
+///
+/// See [`require`].
+pub fn etcd() -> Option<[PathBuf; 2]> {
+    let etcd = unpacked_for("etcd", "etcd-server", &["etcd"])?.join("etcd");
+    let etcdctl = unpacked_for("etcd", "etcd-client", &["etcdctl"])?.join("etcdctl");
+    Some([etcd, etcdctl])
+}
+
 fn unpacked(package: &str, programs: &[&str]) -> Option<PathBuf> {
+    unpacked_for(package, package, programs)
+}
+
+/// The directory of programs of a package, for the requirement of that name.
+fn unpacked_for(name: &str, package: &str, programs: &[&str]) -> Option<PathBuf> {
     let unpacked = concat!(env!("CARGO_MANIFEST_DIR"), "/../target/peers");
     let unpacked = Path::new(unpacked).join(package).join("usr/bin");
     let path = env::var_os("PATH").unwrap_or_default();
@@ -176,7 +192,7 @@ fn unpacked(package: &str, programs: &[&str]) -> Option<PathBuf> {
         "run cargo xtask test, which unpacks Debian's package {package}, or put {} into a directory of PATH",
         programs.join(" and ")
     );
-    require(package, found.is_some(), &install).then_some(found)?
+    require(name, found.is_some(), &install).then_some(found)?
 }
 
 /// Python with the official client of Kubernetes; its `PYTHONPATH`.

@@ -15,10 +15,11 @@ use podplane_tests::{
 };
 
 /// Pages whose lines another test runs and compares with the printed output.
-const ELSEWHERE: [(&str, &str); 3] = [
+const ELSEWHERE: [(&str, &str); 4] = [
     ("docs/compose.md", "tests/tests/compose"),
     ("docs/duplicates.md", "tests/tests/duplicates.rs"),
     ("docs/grpc.md", "tests/tests/grpc_lines.rs"),
+    ("docs/ha.md", "tests/tests/compose/ha.rs"),
 ];
 
 /// Lines that are not run: their beginnings, and the reasons.

@@ -1,6 +1,10 @@
-use std::{path::Path, sync::Arc, time::Duration};
+use std::{
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::Duration,
+};
 
-use podplane_tokens::{KeyDir, KeyPolicy};
+use podplane_tokens::{KeyDir, KeyPolicy, read_key_files};
 
 use super::AccountTokens;
 use crate::ApiserverRunError;
@@ -58,6 +62,29 @@ pub struct AccountTokenFlags {
         value_parser = long_enough
     )]
     pub service_account_key_rotation: Duration,
+
+    /// Sign tokens by the private key in this file (PEM, PKCS #8, P-256) instead, and never replace
+    /// it
+    ///
+    /// API servers that have the same key accept each other's tokens. The file is read at the start,
+    /// and only its owner may have the right to read it.
+    #[arg(
+        long,
+        env = "PODPLANE_SERVICE_ACCOUNT_SIGNING_KEY_FILE",
+        value_name = "FILE"
+    )]
+    pub service_account_signing_key_file: Option<PathBuf>,
+
+    /// Accept the tokens that the private keys in these files have signed, besides those of
+    /// --service-account-signing-key-file
+    #[arg(
+        long,
+        env = "PODPLANE_SERVICE_ACCOUNT_KEY_FILE",
+        value_name = "FILE[,FILE]",
+        value_delimiter = ',',
+        requires = "service_account_signing_key_file"
+    )]
+    pub service_account_key_file: Vec<PathBuf>,
 }
 
 impl Default for AccountTokenFlags {
@@ -67,12 +94,14 @@ impl Default for AccountTokenFlags {
             api_audiences: Vec::new(),
             service_account_max_token_expiration: Duration::from_secs(24 * 3600),
             service_account_key_rotation: Duration::from_secs(30 * 24 * 3600),
+            service_account_signing_key_file: None,
+            service_account_key_file: Vec::new(),
         }
     }
 }
 
 impl AccountTokenFlags {
-    /// The issuer, with its keys in `data_dir` or in memory.
+    /// The issuer, with its keys in the given files, in `data_dir` or in memory.
     ///
     /// # Errors
     ///
@@ -86,11 +115,18 @@ impl AccountTokenFlags {
             api_audiences,
             service_account_max_token_expiration: longest_token,
             service_account_key_rotation: rotation,
+            service_account_signing_key_file: signing_key,
+            service_account_key_file: other_keys,
         } = self;
         let audiences = match api_audiences.is_empty() {
             true => vec![issuer.clone()],
             false => api_audiences.clone(),
         };
+        if let Some(signing_key) = signing_key {
+            let keys = read_key_files(signing_key, other_keys)?;
+            let tokens = AccountTokens::with_keys(issuer.clone(), audiences, *longest_token, keys);
+            return Ok(Arc::new(tokens));
+        }
         let policy = KeyPolicy {
             rotation: *rotation,
             longest_token: *longest_token,
@@ -146,6 +182,7 @@ mod tests {
             ("--service-account-key-rotation", "1s"),
             ("--service-account-issuer", ""),
             ("--service-account-issuer", "https://a b"),
+            ("--service-account-key-file", "without-the-other-flag.pem"),
         ] {
             TokenProgram::try_parse_from(["line", flag, value]).unwrap_err();
         }

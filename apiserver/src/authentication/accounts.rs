@@ -80,6 +80,23 @@ pub(crate) enum AccountTokenRefusal {
 }
 
 impl AccountTokens {
+    /// Takes keys that others replace.
+    pub(super) fn with_keys(
+        issuer: String,
+        audiences: Vec<String>,
+        longest: Duration,
+        keys: KeyRing,
+    ) -> Self {
+        Self {
+            issuer,
+            audiences,
+            longest,
+            dir: KeyDir::in_memory(),
+            keys: RwLock::new(Arc::new(keys)),
+            objects: OnceLock::new(),
+        }
+    }
+
     /// Opens the keys, and makes the first if there is none.
     pub(super) fn open(
         issuer: String,

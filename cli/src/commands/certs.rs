@@ -31,7 +31,7 @@ enum CertsCommand {
     ///
     /// Certificates that exist are kept, unless they expire soon or have other names.
     #[command(
-        after_help = "Examples:\n  podplane certs init --dir pki --san apiserver.example.com,10.0.0.1\n  podplane certs init --dir pki --deliver scheduler=/out/scheduler --deliver nodes=/out/nodes"
+        after_help = "Examples:\n  podplane certs init --dir pki --san apiserver.example.com,10.0.0.1\n  podplane certs init --dir pki --deliver scheduler=/out/scheduler --deliver nodes=/out/nodes\n  podplane certs init --dir pki --deliver etcd/10.0.0.1=/out/etcd --deliver etcd-client=/out/apiserver"
     )]
     Init {
         /// Copy what a process needs, and nothing else, into a directory of its own:
@@ -39,7 +39,9 @@ enum CertsCommand {
         ///
         /// RECIPIENT is apiserver, scheduler, controller-manager, ipam-controller, kubelets,
         /// route-agent, admin, monitoring (which reads metrics), or nodes, which get a token to
-        /// join with. Files that are right stay as they are.
+        /// join with; for several API servers on etcd also service-account-key (the key that they
+        /// share), etcd-client (their certificate for etcd) and etcd/HOST (the member at that host).
+        /// Files that are right stay as they are.
         #[arg(long, value_name = "RECIPIENT=DIR", value_parser = delivery)]
         deliver: Vec<(Recipient, PathBuf)>,
         #[command(flatten)]
@@ -217,6 +219,7 @@ fn show(dir: &PkiDir) -> anyhow::Result<()> {
                 let usage = match terms.usage {
                     Usage::Client => "client",
                     Usage::Server => "server",
+                    Usage::Both => "server,client",
                 };
                 vec![
                     name,
@@ -331,9 +334,17 @@ mod tests {
             "monitoring",
             "nodes",
         ];
-        let line = recipients
+        let mut line = recipients
             .map(|name| format!(" --deliver {name}={}", out.join(name).display()))
             .concat();
+        for (name, to) in [
+            ("service-account-key", "apiserver-on-etcd"),
+            ("etcd-client", "apiserver-on-etcd"),
+            ("etcd/etcd-1", "etcd-1"),
+            ("etcd/10.0.0.2", "etcd-2"),
+        ] {
+            line += &format!(" --deliver {name}={}", out.join(to).display());
+        }
         let init = format!("init --san apiserver{line}");
         certs(&dir, &init).unwrap();
         let read = |name: &str| fs::read_to_string(out.join(name)).unwrap();
@@ -361,6 +372,9 @@ mod tests {
         assert_eq!(
             names,
             [
+                "apiserver-on-etcd/etcd-ca.crt",
+                "apiserver-on-etcd/etcd-client.pem",
+                "apiserver-on-etcd/service-account.key",
                 "apiserver/apiserver.pem",
                 "apiserver/ca.crt",
                 "apiserver/tokens.csv",
@@ -368,6 +382,10 @@ mod tests {
                 "controller-manager/ca.key",
                 "controller-manager/controller-manager.pem",
                 "controller-manager/serving-controller-manager.pem",
+                "etcd-1/ca.crt",
+                "etcd-1/member.pem",
+                "etcd-2/ca.crt",
+                "etcd-2/member.pem",
                 "monitoring/ca.crt",
                 "monitoring/monitoring.pem",
                 "nodes/bootstrap-token",
@@ -396,6 +414,18 @@ mod tests {
         assert_eq!(monitoring.subject.group, "system:monitoring");
         assert_eq!(monitoring.usage, Usage::Client);
 
+        // etcd trusts its own authority alone.
+        let authority = read("etcd-1/ca.crt");
+        assert_eq!(read("apiserver-on-etcd/etcd-ca.crt"), authority);
+        assert_ne!(read("apiserver/ca.crt"), authority);
+        let member = terms("etcd-1/member.pem");
+        assert_eq!(member.usage, Usage::Both);
+        assert!(member.names.contains(&named("etcd-1")), "{member:?}");
+        assert!(names("etcd-2/member.pem").contains(&named("10.0.0.2")));
+        let client = terms("apiserver-on-etcd/etcd-client.pem");
+        assert_eq!(client.usage, Usage::Client);
+        certs(&dir.join("etcd"), "show").unwrap();
+
         // Once more: nothing changes; and after a renewal, what was renewed.
         certs(&dir, &init).unwrap();
         assert_eq!(stamps(), first);
@@ -409,7 +439,13 @@ mod tests {
             matches!(&*changed, [(name, _)] if name == "scheduler/scheduler.pem"),
             "{changed:?}"
         );
-        for wrong in ["scheduler", "scheduler=", "nobody=/a", "node/n1=/a"] {
+        for wrong in [
+            "scheduler",
+            "scheduler=",
+            "nobody=/a",
+            "node/n1=/a",
+            "etcd/a_b c=/a",
+        ] {
             let error = certs(&dir, &format!("init --deliver {wrong}")).unwrap_err();
             assert!(error.is::<clap::Error>(), "{wrong}: {error}");
         }

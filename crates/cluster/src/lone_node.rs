@@ -281,24 +281,49 @@ fn specs(
     Ok([cri, kubelet])
 }
 
-/// The address of this host from which packets go to a server. Sends nothing.
-fn address_towards(server: &str) -> anyhow::Result<IpAddr> {
+/// The address of this host from which packets go to the first of these servers whose name is known:
+/// a container that is down has no name. Sends nothing.
+fn address_towards(servers: &str) -> anyhow::Result<IpAddr> {
+    let mut servers = servers.split(',').map(|server| {
+        source_address(server).with_context(|| {
+            format!("failed to find the node's own address by the way to {server}; or name it with --node-ip")
+        })
+    });
+    let first = servers.next().context("no server")?;
+    first.or_else(|error| servers.find_map(Result::ok).ok_or(error))
+}
+
+fn source_address(server: &str) -> std::io::Result<IpAddr> {
     let Some((_, authority)) = server.split_once("://") else {
         return Ok(IpAddr::from([127, 0, 0, 1]));
     };
-    let find = || {
-        let mut addresses = net::resolve(authority)?;
-        let server = addresses.next().ok_or(std::io::ErrorKind::NotFound)?;
-        let any: IpAddr = match server {
-            std::net::SocketAddr::V4(_) => [0; 4].into(),
-            std::net::SocketAddr::V6(_) => [0u8; 16].into(),
-        };
-        let socket = net::bind_udp((any, 0).into())?;
-        socket.connect(server)?;
-        Ok(socket.local_addr()?.ip())
+    let mut addresses = net::resolve(authority)?;
+    let server = addresses.next().ok_or(std::io::ErrorKind::NotFound)?;
+    let any: IpAddr = match server {
+        std::net::SocketAddr::V4(_) => [0; 4].into(),
+        std::net::SocketAddr::V6(_) => [0u8; 16].into(),
     };
-    let found: std::io::Result<IpAddr> = find();
-    found.with_context(|| {
-        format!("failed to find the node's own address by the way to {server}; or name it with --node-ip")
-    })
+    let socket = net::bind_udp((any, 0).into())?;
+    socket.connect(server)?;
+    Ok(socket.local_addr()?.ip())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_own_address_is_found_by_any_server_that_has_a_name() {
+        let found = |servers: &str| address_towards(servers).map_err(|error| error.to_string());
+        let here = Ok(IpAddr::from([127, 0, 0, 1]));
+        assert_eq!(found("unix:/run/a.sock"), here);
+        assert_eq!(found("https://127.0.0.1:1"), here);
+        assert_eq!(found("https://not a name:1,https://127.0.0.1:1"), here);
+        assert_eq!(found("https://127.0.0.1:1,https://not a name:1"), here);
+        let error = found("https://not a name:1,https://nor this:1").unwrap_err();
+        assert!(
+            error.contains("by the way to https://not a name:1"),
+            "{error}"
+        );
+    }
 }

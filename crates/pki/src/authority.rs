@@ -36,7 +36,7 @@ pub struct CertificateTerms {
     pub subject: Subject,
     /// The side of a connection that it is for.
     pub usage: Usage,
-    /// The names of a server; empty for clients.
+    /// The names of a server; empty for those that are clients alone.
     pub names: Vec<ServerName>,
     /// The time from now in which it is valid.
     pub lifetime: Duration,
@@ -154,10 +154,15 @@ impl Authority {
         let mut params = params(&terms.subject, now, terms.lifetime);
         params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
         params.use_authority_key_identifier_extension = true;
-        params.extended_key_usages = vec![match terms.usage {
-            Usage::Client => ExtendedKeyUsagePurpose::ClientAuth,
-            Usage::Server => ExtendedKeyUsagePurpose::ServerAuth,
-        }];
+        let (client, server) = (
+            ExtendedKeyUsagePurpose::ClientAuth,
+            ExtendedKeyUsagePurpose::ServerAuth,
+        );
+        params.extended_key_usages = match terms.usage {
+            Usage::Client => vec![client],
+            Usage::Server => vec![server],
+            Usage::Both => vec![server, client],
+        };
         for name in &terms.names {
             params.subject_alt_names.push(match name {
                 ServerName::Ip(ip) => SanType::IpAddress(*ip),
@@ -176,6 +181,11 @@ impl Authority {
             key: key.serialize_pem(),
         })
     }
+}
+
+/// Makes a private key for ES256, in PEM (PKCS #8).
+pub(crate) fn new_signing_key() -> Result<String, PkiError> {
+    Ok(new_key()?.serialize_pem())
 }
 
 fn invalid(what: &str, error: &rcgen::Error) -> PkiError {

@@ -62,8 +62,9 @@ impl CertificateInfo {
         {
             Some((true, false)) => Usage::Client,
             Some((false, true)) => Usage::Server,
+            Some((true, true)) => Usage::Both,
             _ => {
-                let why = "it must be either for clients or for servers";
+                let why = "it must be for clients or for servers";
                 return Err(invalid(why.to_owned()));
             }
         };

@@ -41,7 +41,7 @@ pub fn renewed_lifetime(text: &str) -> Result<Duration, String> {
 }
 
 /// The names of this machine for itself.
-const LOCAL_NAMES: [&str; 3] = ["localhost", "127.0.0.1", "::1"];
+pub(crate) const LOCAL_NAMES: [&str; 3] = ["localhost", "127.0.0.1", "::1"];
 /// The names by which pods know the API server.
 const SERVICE_NAMES: [&str; 4] = [
     "kubernetes",

@@ -35,6 +35,8 @@ pub enum Usage {
     Client,
     /// Servers alone.
     Server,
+    /// Both: the members of etcd, which are servers and clients of each other with one certificate.
+    Both,
 }
 
 /// A name that a server can be reached by: a DNS name or an address.

@@ -91,21 +91,24 @@ impl Trust {
         let (own, intermediates) = chain.split_first().ok_or_else(none)?;
         let certificate = EndEntityCert::try_from(own).map_err(|error| rejected(&error))?;
         let since_epoch = u64::try_from(now.as_second()).unwrap_or(0);
-        let usage = match usage {
-            Usage::Client => KeyUsage::client_auth(),
-            Usage::Server => KeyUsage::server_auth(),
+        let usages = match usage {
+            Usage::Client => vec![KeyUsage::client_auth()],
+            Usage::Server => vec![KeyUsage::server_auth()],
+            Usage::Both => vec![KeyUsage::server_auth(), KeyUsage::client_auth()],
         };
-        certificate
-            .verify_for_usage(
-                webpki::ALL_VERIFICATION_ALGS,
-                &self.0,
-                intermediates,
-                UnixTime::since_unix_epoch(Duration::from_secs(since_epoch)),
-                usage,
-                None,
-                None,
-            )
-            .map_err(|error| rejected(&error))?;
+        for usage in usages {
+            certificate
+                .verify_for_usage(
+                    webpki::ALL_VERIFICATION_ALGS,
+                    &self.0,
+                    intermediates,
+                    UnixTime::since_unix_epoch(Duration::from_secs(since_epoch)),
+                    usage,
+                    None,
+                    None,
+                )
+                .map_err(|error| rejected(&error))?;
+        }
         owner(own)
     }
 }

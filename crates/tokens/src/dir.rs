@@ -133,6 +133,18 @@ impl KeyDir {
     }
 }
 
+/// Reads the key that signs, which several servers may share, and keys that only verify. They are
+/// not read again.
+///
+/// # Errors
+///
+/// [`KeyDirError`].
+pub fn read_key_files(signing: &Path, others: &[PathBuf]) -> Result<KeyRing, KeyDirError> {
+    let paths = others.iter().map(PathBuf::as_path).chain([signing]);
+    let keys = paths.map(read_key_file).collect::<Result<_, _>>()?;
+    Ok(KeyRing::fixed(keys))
+}
+
 fn path(dir: &Path, made: Timestamp) -> PathBuf {
     let name = made.to_zoned(TimeZone::UTC).strftime(TIME);
     dir.join(format!("{name}.{EXTENSION}"))
@@ -166,17 +178,20 @@ fn read_key(path: &Path) -> Result<(Timestamp, SigningKey), KeyDirError> {
     let made = name.and_then(|name| DateTime::strptime(TIME, name).ok());
     let made = made.and_then(|made| made.to_zoned(TimeZone::UTC).ok());
     let made = made.ok_or_else(|| KeyDirError::Name(path.to_owned()))?;
+    Ok((made.timestamp(), read_key_file(path)?))
+}
+
+fn read_key_file(path: &Path) -> Result<SigningKey, KeyDirError> {
     let mode = fs::metadata(path).map_err(io("read", path))?.mode() & 0o777;
     if mode & !KEY_MODE != 0 {
         let path = path.to_owned();
         return Err(KeyDirError::Mode { path, mode });
     }
     let text = fs::read_to_string(path).map_err(io("read", path))?;
-    let key = SigningKey::from_pem(&text).map_err(|why| KeyDirError::Key {
+    SigningKey::from_pem(&text).map_err(|why| KeyDirError::Key {
         path: path.to_owned(),
         why,
-    })?;
-    Ok((made.timestamp(), key))
+    })
 }
 
 /// Writes a key in one step: a reader finds all of it or nothing.
@@ -246,6 +261,23 @@ mod tests {
             files(&dir),
             ["20260922T141320Z.pem", "20260923T141320Z.pem"]
         );
+    }
+
+    #[test]
+    fn key_files_are_read_by_any_name() {
+        let dir = tempfile::tempdir().unwrap();
+        KeyDir::at(dir.path().join("keys"))
+            .open(POLICY, at(0))
+            .unwrap();
+        let made = dir.path().join("keys/20260921T141320Z.pem");
+        let (signing, other) = (dir.path().join("a.key"), dir.path().join("b.key"));
+        std::fs::copy(&made, &signing).unwrap();
+        write(&other, &SigningKey::generate().unwrap()).unwrap();
+        let ring = read_key_files(&signing, &[other.clone()]).unwrap();
+        assert_eq!(ring.public_keys(at(0)).len(), 2);
+        std::fs::set_permissions(&other, std::fs::Permissions::from_mode(0o644)).unwrap();
+        let error = read_key_files(&signing, &[other]).unwrap_err();
+        assert!(matches!(error, KeyDirError::Mode { mode: 0o644, .. }));
     }
 
     #[test]

@@ -18,7 +18,7 @@ mod ring;
 mod token;
 
 pub use claims::{BoundReference, Claims, KubernetesClaims};
-pub use dir::{KeyDir, KeyDirError};
+pub use dir::{KeyDir, KeyDirError, read_key_files};
 pub use key::{InvalidKey, Jwk, SigningKey};
 pub use ring::{KeyPolicy, KeyRing, KeyRingPlan};
 pub use token::{MAX_TOKEN_BYTES, SignError, TokenExpectation, TokenRefusal, looks_like_token};

@@ -36,6 +36,18 @@ pub struct KeyRingPlan {
 }
 
 impl KeyRing {
+    /// The ring of keys that someone else replaces: the last signs, and all verify. No change is
+    /// ever due.
+    pub fn fixed(keys: Vec<SigningKey>) -> Self {
+        let policy = KeyPolicy {
+            rotation: Duration::MAX,
+            longest_token: Duration::MAX,
+        };
+        // Sorting keeps the order of equal times.
+        let keys = keys.into_iter().map(|key| (Timestamp::UNIX_EPOCH, key));
+        Self::new(policy, keys.collect())
+    }
+
     /// The ring of these keys, each with the time at which it was made.
     pub fn new(policy: KeyPolicy, mut keys: Vec<(Timestamp, SigningKey)>) -> Self {
         keys.sort_by_key(|(made, _)| *made);

@@ -1,8 +1,8 @@
-//! An image of Debian's Prometheus in the form of the published one, since no registry is asked.
+//! Images of Debian's programs in the form of the published ones, since no registry is asked.
 
 use std::{
     fs,
-    os::unix::fs::chown,
+    os::unix::fs::{PermissionsExt as _, chown},
     path::{Path, PathBuf},
     process::Command,
 };
@@ -12,46 +12,75 @@ use podplane_tests::programs::finish;
 
 use crate::daemon::Daemon;
 
-/// The name of the image.
+/// The name of Prometheus' image.
 pub(crate) const PROMETHEUS: &str = "debian-prometheus";
-/// The published image's user, nobody.
+/// The user of its published image, nobody.
 const USER: u32 = 65534;
-/// The configuration of the published image.
-const CHANGES: [&str; 4] = [
+/// The configuration of its published image.
+const PROMETHEUS_CHANGES: &[&str] = &[
     "USER 65534",
     "WORKDIR /prometheus",
     "VOLUME /prometheus",
     "ENTRYPOINT [\"/bin/prometheus\"]",
 ];
+/// The name that deploy/compose.ha.yaml has for the image of deploy/Dockerfile.etcd.
+const ETCD: &str = "podplane-etcd";
+/// The user of Debian's package.
+const ETCD_USER: u32 = 100;
+/// The configuration of that image.
+const ETCD_CHANGES: &[&str] = &["CMD [\"etcd\"]"];
 
 /// Makes the image of the programs in this directory.
 pub(crate) fn prometheus(daemon: &Daemon, programs: &Path) -> Result<()> {
     let root = daemon.dir().join("prometheus");
+    let programs = ["prometheus", "promtool"].map(|name| programs.join(name));
+    add_programs(&root, &programs)?;
+    let data = root.join("prometheus");
+    fs::create_dir(&data)?;
+    chown(&data, Some(USER), Some(USER))?;
+    import(daemon, &root, PROMETHEUS, PROMETHEUS_CHANGES)
+}
+
+/// Makes the image of these programs. It has nothing but them, their libraries, and the directory
+/// that belongs to the package's own user.
+pub(crate) fn etcd(daemon: &Daemon, programs: &[PathBuf]) -> Result<()> {
+    let root = daemon.dir().join("etcd");
+    add_programs(&root, programs)?;
+    let data = root.join("var/lib/etcd");
+    fs::create_dir_all(&data)?;
+    fs::set_permissions(&data, fs::Permissions::from_mode(0o700))?;
+    chown(&data, Some(ETCD_USER), Some(ETCD_USER))?;
+    import(daemon, &root, ETCD, ETCD_CHANGES)
+}
+
+/// Copies programs with their libraries.
+fn add_programs(root: &Path, programs: &[PathBuf]) -> Result<()> {
     let bin = root.join("bin");
     fs::create_dir_all(&bin)?;
-    for name in ["prometheus", "promtool"] {
-        let program = programs.join(name);
-        fs::copy(&program, bin.join(name)).with_context(|| format!("copy {name}"))?;
-        for library in libraries(&program) {
+    for program in programs {
+        let name = program.file_name().context("a name")?;
+        let copied = fs::copy(program, bin.join(name));
+        copied.with_context(|| format!("copy {}", program.display()))?;
+        for library in libraries(program) {
             let to = root.join(library.strip_prefix("/")?);
             fs::create_dir_all(to.parent().context("its directory")?)?;
             fs::copy(&library, &to).with_context(|| format!("copy {}", library.display()))?;
         }
     }
-    let data = root.join("prometheus");
-    fs::create_dir(&data)?;
-    chown(&data, Some(USER), Some(USER))?;
+    Ok(())
+}
 
-    let archive = daemon.dir().join("prometheus.tar");
+fn import(daemon: &Daemon, root: &Path, image: &str, changes: &[&str]) -> Result<()> {
+    let archive = daemon.dir().join(format!("{image}.tar"));
     let mut tar = Command::new("tar");
     tar.arg("--create").arg("--file").arg(&archive);
-    finish(tar.arg("--directory").arg(&root).arg(".")).ok();
+    finish(tar.arg("--directory").arg(root).arg(".")).ok();
     let mut import = daemon.command("docker");
     import.arg("import");
-    for change in CHANGES {
+    for change in changes {
         import.args(["--change", change]);
     }
-    finish(import.arg(&archive).arg(PROMETHEUS)).ok();
+    finish(import.arg(&archive).arg(image)).ok();
     Ok(())
 }
 

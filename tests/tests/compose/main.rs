@@ -5,7 +5,9 @@
 #![expect(clippy::unwrap_used, reason = "a test")]
 
 mod daemon;
+mod ha;
 mod image;
+mod load;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -14,6 +16,7 @@ use std::{
     os::unix::fs::symlink,
     path::{Path, PathBuf},
     process::Command,
+    sync::{Mutex, PoisonError},
     thread,
     time::{Duration, Instant},
 };
@@ -28,7 +31,7 @@ use podplane_ipam::invariants::{self, Violation};
 use podplane_test_cluster::{pods, within, world};
 use podplane_tests::{
     Machine,
-    console::{ConsoleStep, page},
+    console::{Session, page},
     peers, processes_of,
     programs::{ProgramOutput, bin_dir, finish, podplane},
     prometheus::{PrometheusApi, ScrapeTarget},
@@ -92,37 +95,60 @@ const HEALED: Duration = Duration::from_secs(120);
 
 #[test]
 fn containers_heal_and_leave_nothing() {
-    let install = "apt-get install docker.io docker-compose";
-    if !peers::root() || !peers::require("docker", daemon::is_there(), install) {
-        return;
-    }
-    let Some(two) = peers::compose().map(Compose::Two) else {
+    let Some(two) = both_composes() else {
         return;
     };
     let (Some(grpcurl), Some(prometheus)) = (peers::grpcurl(), peers::prometheus()) else {
         return;
     };
+    leaving_nothing(async |daemon| {
+        image::prometheus(&daemon, &prometheus)?;
+        let mut project = Project::new(daemon)?;
+        // The first docker-compose takes minutes more.
+        let soak = soak().then_some(Compose::One);
+        for compose in soak.into_iter().chain([two]) {
+            project.compose = compose;
+            project.image_without_excess()?;
+            project.ledger_nodes().await?;
+        }
+        project.page(&grpcurl)?;
+        project.kernel_nodes().await
+    });
+}
+
+/// Returns true for the long form of the tests.
+fn soak() -> bool {
+    std::env::var_os("PODPLANE_SOAK").is_some()
+}
+
+/// The second compose, if both are there; `None` if `PODPLANE_SKIP` names docker or root.
+fn both_composes() -> Option<Compose> {
+    let install = "apt-get install docker.io docker-compose";
+    if !peers::root() || !peers::require("docker", daemon::is_there(), install) {
+        return None;
+    }
+    peers::compose().map(Compose::Two)
+}
+
+/// Runs a story on a daemon, and checks that the machine is afterwards as it was. One at a time:
+/// each would see the other's processes.
+fn leaving_nothing(story: impl AsyncFnOnce(Daemon) -> Result<()> + Send) {
+    static ONE: Mutex<()> = Mutex::new(());
+    let _one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
     let before = (Machine::now(), rules());
     // On a thread of its own, which moves into the daemon's network.
-    let story = || -> Result<PathBuf> {
-        let mut runtime = tokio::runtime::Builder::new_current_thread();
-        runtime.enable_all().build()?.block_on(async {
-            let daemon = Daemon::start().await?;
-            image::prometheus(&daemon, &prometheus)?;
-            let mut project = Project::new(daemon)?;
-            // The first docker-compose takes minutes more.
-            let soak = std::env::var_os("PODPLANE_SOAK").map(|_| Compose::One);
-            for compose in soak.into_iter().chain([two]) {
-                project.compose = compose;
-                project.image_without_excess()?;
-                project.ledger_nodes().await?;
-            }
-            project.page(&grpcurl)?;
-            project.kernel_nodes().await?;
-            Ok(project.daemon.dir().to_owned())
-        })
-    };
-    let told = thread::scope(|scope| scope.spawn(story).join());
+    let told = thread::scope(|scope| {
+        let thread = scope.spawn(|| -> Result<PathBuf> {
+            let mut runtime = tokio::runtime::Builder::new_current_thread();
+            runtime.enable_all().build()?.block_on(async {
+                let daemon = Daemon::start().await?;
+                let dir = daemon.dir().to_owned();
+                story(daemon).await?;
+                Ok(dir)
+            })
+        });
+        thread.join()
+    });
     let dir = told.unwrap_or_else(|panic| std::panic::resume_unwind(panic));
     let dir = dir.unwrap();
     assert!(!dir.exists());
@@ -143,6 +169,8 @@ struct Project {
     compose: Compose,
     /// The profiles, if not those of deploy/.env.
     profiles: Option<&'static str>,
+    /// The compose files, if not compose.yaml alone.
+    files: Option<&'static str>,
     deploy: PathBuf,
 }
 
@@ -167,13 +195,15 @@ impl Project {
             daemon,
             compose: Compose::One,
             profiles: None,
+            files: None,
             deploy,
         })
     }
 
     fn compose(&self, args: &str) -> ProgramOutput {
         let profiles = self.profiles.map(|profiles| ("COMPOSE_PROFILES", profiles));
-        let variables: Vec<_> = VARIABLES.into_iter().chain(profiles).collect();
+        let files = self.files.map(|files| ("COMPOSE_FILE", files));
+        let variables: Vec<_> = VARIABLES.into_iter().chain(profiles).chain(files).collect();
         self.daemon
             .compose(&self.compose, &self.deploy, &variables, args)
     }
@@ -197,7 +227,12 @@ impl Project {
     }
 
     fn client(&self) -> Result<Client> {
-        let server: Endpoint = SERVER.parse()?;
+        self.client_of(SERVER)
+    }
+
+    /// A client of these servers.
+    fn client_of(&self, servers: &str) -> Result<Client> {
+        let server: Endpoint = servers.parse()?;
         Ok(Client::connect(
             &server.with_credentials(&self.administrator())?,
         )?)
@@ -255,7 +290,13 @@ impl Project {
 
     /// Runs the command lines of docs/compose.md, one after the other.
     fn page(&self, grpcurl: &Path) -> Result<()> {
-        let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/compose.md");
+        let mut session = self.session(grpcurl)?;
+        self.type_lines(&mut session, &lines("docs/compose.md")?)?;
+        self.nothing_is_left()
+    }
+
+    /// A shell in the repository's copy.
+    fn session(&self, grpcurl: &Path) -> Result<Session> {
         let path = std::env::var("PATH")?;
         let path = format!("{}:{}:{path}", bin_dir().display(), grpcurl.display());
         let repository = self.deploy.parent().context("the repository's copy")?;
@@ -263,11 +304,15 @@ impl Project {
         for (name, value) in VARIABLES {
             session.run(&format!("export {name}={value}"))?;
         }
-        for ConsoleStep { command, .. } in page(&fs::read_to_string(file)?) {
+        Ok(session)
+    }
+
+    fn type_lines(&self, session: &mut Session, lines: &[String]) -> Result<()> {
+        for command in lines {
             if command == "cargo xtask build" {
                 continue;
             }
-            let line = self.daemon.typed(&self.compose, &command)?;
+            let line = self.daemon.typed(&self.compose, command)?;
             // A reader who is faster than the started containers types the line again.
             let mut done = session.run(&line)?;
             let first = done.shown.clone();
@@ -282,7 +327,7 @@ impl Project {
                 done.shown
             );
         }
-        self.nothing_is_left()
+        Ok(())
     }
 
     fn inspect(&self, what: &str) -> Value {
@@ -293,7 +338,7 @@ impl Project {
 
     /// The containers of a service, by the short ids that are their host names.
     fn containers(&self, service: &str) -> Vec<String> {
-        let filter = format!("ps -q --filter label=com.docker.compose.service={service}");
+        let filter = format!("ps -aq --filter label=com.docker.compose.service={service}");
         let ids = self.daemon.docker(&filter).ok();
         ids.split_whitespace().map(Into::into).collect()
     }
@@ -516,6 +561,15 @@ impl Project {
         }
         Ok(())
     }
+}
+
+/// The command lines of a page of the repository.
+fn lines(page_name: &str) -> Result<Vec<String>> {
+    let file = Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("..")
+        .join(page_name);
+    let steps = page(&fs::read_to_string(file)?).into_iter();
+    Ok(steps.map(|step| step.command).collect())
 }
 
 fn is_ready(node: &Node) -> bool {

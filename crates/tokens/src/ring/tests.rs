@@ -247,3 +247,23 @@ fn the_kid_of_another_key_does_not_help() {
     let token = forged(&there, &header, &claims);
     assert_eq!(verified(&here, &token, NOW), Err(TokenRefusal::Signature));
 }
+
+#[test]
+fn fixed_keys_verify_and_never_change() {
+    let (earlier, later) = (
+        SigningKey::generate().unwrap(),
+        SigningKey::generate().unwrap(),
+    );
+    let before = KeyRing::fixed(vec![earlier.clone()]);
+    let after = KeyRing::fixed(vec![earlier, later]);
+    let of_earlier = before.sign(&claims()).unwrap();
+    let of_later = after.sign(&claims()).unwrap();
+    assert_eq!(verified(&after, &of_earlier, NOW), Ok(claims()));
+    assert_eq!(verified(&after, &of_later, NOW), Ok(claims()));
+    assert_eq!(
+        verified(&before, &of_later, NOW),
+        Err(TokenRefusal::UnknownKey)
+    );
+    assert_eq!(after.plan(at(NOW * 100)), KeyRingPlan::default());
+    assert_eq!(after.public_keys(at(NOW * 100)).len(), 2);
+}
