@@ -37,6 +37,7 @@ mod mode;
 pub mod namespaces;
 mod node_certificate;
 pub mod processes;
+mod remains;
 mod service;
 pub mod services;
 pub mod settings;

@@ -46,6 +46,7 @@ use crate::{
     instance::ClusterInstance,
     lifeline,
     mode::Mode,
+    remains,
     services::ServiceCatalog,
     settings::Settings,
 };
@@ -181,6 +182,7 @@ fn supervise(order: SuperviseOrder, services: &'static dyn ServiceCatalog) -> an
         } else {
             Ok(())
         };
+        remains::kill(&members);
         drop(members);
         ended.and(purged)
     })
