@@ -302,7 +302,7 @@ async fn an_expired_certificate_is_read_again() -> Result<()> {
             subject: Subject::new(name, "etcd"),
             usage,
             names: match usage {
-                Usage::Server => vec!["127.0.0.1".parse()?],
+                Usage::Server | Usage::Both => vec!["127.0.0.1".parse()?],
                 Usage::Client => Vec::new(),
             },
             lifetime,

@@ -25,7 +25,7 @@ struct SecureServer {
 fn terms(user: &str, usage: Usage) -> CertificateTerms {
     let names = match usage {
         Usage::Client => vec![],
-        Usage::Server => vec!["podplane-apiserver".parse().unwrap()],
+        Usage::Server | Usage::Both => vec!["podplane-apiserver".parse().unwrap()],
     };
     CertificateTerms {
         subject: Subject::new(user, "dev"),

@@ -334,17 +334,18 @@ mod tests {
             "monitoring",
             "nodes",
         ];
-        let mut line = recipients
-            .map(|name| format!(" --deliver {name}={}", out.join(name).display()))
-            .concat();
-        for (name, to) in [
+        let of_etcd = [
             ("service-account-key", "apiserver-on-etcd"),
             ("etcd-client", "apiserver-on-etcd"),
             ("etcd/etcd-1", "etcd-1"),
             ("etcd/10.0.0.2", "etcd-2"),
-        ] {
-            line += &format!(" --deliver {name}={}", out.join(to).display());
-        }
+        ];
+        let deliveries = recipients.map(|name| (name, name)).into_iter();
+        let line: Vec<_> = deliveries
+            .chain(of_etcd)
+            .map(|(name, to)| format!(" --deliver {name}={}", out.join(to).display()))
+            .collect();
+        let line = line.concat();
         let init = format!("init --san apiserver{line}");
         certs(&dir, &init).unwrap();
         let read = |name: &str| fs::read_to_string(out.join(name)).unwrap();

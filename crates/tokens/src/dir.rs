@@ -273,7 +273,7 @@ mod tests {
         let (signing, other) = (dir.path().join("a.key"), dir.path().join("b.key"));
         std::fs::copy(&made, &signing).unwrap();
         write(&other, &SigningKey::generate().unwrap()).unwrap();
-        let ring = read_key_files(&signing, &[other.clone()]).unwrap();
+        let ring = read_key_files(&signing, std::slice::from_ref(&other)).unwrap();
         assert_eq!(ring.public_keys(at(0)).len(), 2);
         std::fs::set_permissions(&other, std::fs::Permissions::from_mode(0o644)).unwrap();
         let error = read_key_files(&signing, &[other]).unwrap_err();

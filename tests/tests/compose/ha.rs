@@ -1,9 +1,14 @@
 //! deploy/compose.ha.yaml: each container dies under load, and a majority of etcd's members at
 //! once.
 
-use std::{collections::BTreeMap, fs};
+use std::{
+    collections::BTreeMap,
+    fmt::Display,
+    fs,
+    time::{Duration, Instant},
+};
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Context as _, Result, bail, ensure};
 use podplane_api::{authentication::TokenRequest, core::ConfigMap};
 use podplane_client::{Api, CredentialFlags, ListParams, Reason};
 use podplane_test_cluster::within;
@@ -12,6 +17,7 @@ use podplane_tests::{
     programs::{finish, podplane},
 };
 use serde_json::{Value, json};
+use tokio::time;
 
 use crate::{
     HEALED, PodPlaces, Project, SERVER, both_composes, daemon::Compose, image, leaving_nothing,
@@ -41,6 +47,13 @@ const ETCD_FILES: [(&str, &[&str]); 2] = [
 ];
 /// The acknowledged creates that show that writes go on.
 const ENOUGH: usize = 20;
+/// The time in which a list is not answered while etcd has no majority.
+const UNANSWERED: Duration = Duration::from_secs(3);
+/// The time after which it is refused: a server waits for an answer of etcd that other requests wait
+/// for already, and then for another, 15 s each.
+const REFUSED: Duration = Duration::from_secs(60);
+/// The nodes at the begin.
+const NODES: usize = 3;
 /// The pods of each Deployment.
 const REPLICAS: usize = 3;
 
@@ -62,12 +75,14 @@ fn each_container_dies_under_load() {
             false => (vec![two], 1),
         };
         for compose in composes {
+            let begun = Instant::now();
             project.compose = compose;
+            project.image_without_excess()?;
             let mut page = lines("docs/ha.md")?;
             let end = page.iter().position(|line| line.contains("compose down"));
             let end = page.split_off(end.context("the page ends the cluster")?);
             project.type_lines(&mut project.session(&grpcurl)?, &page)?;
-            HaStory::begin(&project).await?.tell(rounds).await?;
+            HaStory::begin(&project, begun).await?.tell(rounds).await?;
             // A shell lives for ten minutes at most.
             let settings = page.into_iter();
             let settings =
@@ -87,11 +102,18 @@ struct HaStory<'a> {
     nodes: usize,
     /// The Deployments that were made.
     deployments: usize,
+    begun: Instant,
 }
 
 impl<'a> HaStory<'a> {
-    async fn begin(project: &'a Project) -> Result<Self> {
-        project.nodes_are(3).await?;
+    /// Shows how far the test is, and when.
+    #[expect(clippy::print_stderr, reason = "a test")]
+    fn note(&self, what: impl Display) {
+        eprintln!("{:6.1} s: {what}", self.begun.elapsed().as_secs_f64());
+    }
+
+    async fn begin(project: &'a Project, begun: Instant) -> Result<Self> {
+        project.nodes_are(NODES).await?;
         each_has_its_own_files(project)?;
         etcd_trusts_its_own_authority_alone(project)?;
         a_token_of_one_server_is_valid_at_the_other(project).await?;
@@ -103,22 +125,26 @@ impl<'a> HaStory<'a> {
         Ok(Self {
             project,
             load,
-            nodes: 3,
+            nodes: NODES,
             deployments: 0,
+            begun,
         })
     }
 
     #[expect(clippy::print_stderr, reason = "a test")]
     async fn tell(mut self, rounds: usize) -> Result<()> {
-        self.writes_go_on("nothing").await?;
+        self.note("the cluster is there");
+        self.writes_go_on("nobody").await?;
         self.controllers_work().await?;
         for _ in 0..rounds {
             self.round().await?;
         }
         let placed = self.pods_run().await?;
         ensure!(placed.len() == self.deployments * REPLICAS);
-        let summary = self.load.end().await?;
-        eprintln!("{summary}");
+        self.note("the load ends");
+        let Self { load, begun, .. } = self;
+        let summary = load.end().await?;
+        eprintln!("{:6.1} s: {summary}", begun.elapsed().as_secs_f64());
         Ok(())
     }
 
@@ -141,9 +167,12 @@ impl<'a> HaStory<'a> {
             }
         }
         let before = self.pods_run().await?;
-        for number in 0..self.nodes {
-            let killed = self.kill("node", number).await?;
-            self.is_well(&killed).await?;
+        let mut killed = Vec::new();
+        for number in 0..NODES {
+            killed.push(self.kill("node", number).await?);
+        }
+        for container in killed {
+            self.is_well(&container).await?;
         }
         self.project.nodes_are(self.nodes).await?;
         let after = self.pods_run().await?;
@@ -176,6 +205,7 @@ impl<'a> HaStory<'a> {
             starts(now) > starts(&was) && now["State"]["Running"] == true
         })
         .await?;
+        self.note(format_args!("{service} was killed and is started again"));
         Ok(container.clone())
     }
 
@@ -229,7 +259,9 @@ impl<'a> HaStory<'a> {
             .compose(&format!("up -d --scale node={}", self.nodes))
             .ok();
         self.project.nodes_are(self.nodes).await?;
+        self.note(format_args!("{} nodes have blocks", self.nodes));
         self.pods_run().await?;
+        self.note("the controllers work");
         Ok(())
     }
 
@@ -238,8 +270,8 @@ impl<'a> HaStory<'a> {
         self.project.pods_are(self.deployments * REPLICAS).await
     }
 
-    /// Two of three members are down: writes fail, what need not be new is read, and when they are
-    /// back everything goes on.
+    /// Two of three members are down: what must be new is not read, what need not be new is, and when
+    /// they are back everything goes on.
     async fn a_majority_of_members_dies(&self) -> Result<()> {
         let both = format!("{SERVER},{SERVER_2}");
         let maps: Api<ConfigMap> = self.project.client_of(&both)?.namespaced("default");
@@ -248,23 +280,29 @@ impl<'a> HaStory<'a> {
             containers.pop().context("a container")
         });
         let containers = containers.collect::<Result<Vec<_>>>()?.join(" ");
-        self.project
-            .daemon
-            .docker(&format!("kill {containers}"))
-            .ok();
-        let error = maps.list(&ListParams::default()).await.unwrap_err();
-        ensure!(error.reason == Reason::ServiceUnavailable, "{error:?}");
+        let docker = |action: &str| {
+            let line = format!("{action} {containers}");
+            self.project.daemon.docker(&line).ok();
+        };
+        docker("kill");
+        self.note("a majority of members is down");
+        let limit = if soak() { REFUSED } else { UNANSWERED };
+        let newest = ListParams::default();
+        match time::timeout(limit, maps.list(&newest)).await {
+            Ok(Ok(_)) => bail!("a list was answered without a majority"),
+            Ok(Err(error)) => ensure!(error.reason == Reason::ServiceUnavailable, "{error:?}"),
+            Err(_elapsed) => ensure!(!soak(), "a list was not refused within {limit:?}"),
+        }
         let any = ListParams {
             resource_version: "0".to_owned(),
             ..ListParams::default()
         };
         let known = maps.list(&any).await?.items.len();
         ensure!(known > ENOUGH, "{known} are known");
-        self.project
-            .daemon
-            .docker(&format!("start {containers}"))
-            .ok();
-        self.writes_go_on("a majority of members").await
+        docker("start");
+        self.writes_go_on("a majority of members").await?;
+        self.note("a majority of members is back");
+        Ok(())
     }
 }
 

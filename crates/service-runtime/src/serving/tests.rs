@@ -65,7 +65,7 @@ impl Certificates {
         ] {
             let names = match usage {
                 Usage::Client => vec![],
-                Usage::Server => vec!["127.0.0.1".parse().unwrap()],
+                Usage::Server | Usage::Both => vec!["127.0.0.1".parse().unwrap()],
             };
             let terms = CertificateTerms {
                 subject: Subject::new(user, group),

@@ -59,7 +59,7 @@ struct Server {
 fn terms(user: &str, usage: Usage, lifetime: Duration) -> CertificateTerms {
     let names = match usage {
         Usage::Client => vec![],
-        Usage::Server => vec!["127.0.0.1".parse().unwrap()],
+        Usage::Server | Usage::Both => vec!["127.0.0.1".parse().unwrap()],
     };
     CertificateTerms {
         subject: Subject::new(user, "dev"),
