@@ -274,6 +274,7 @@ fn a_server_on_three_machines_is_linearizable() {
 }
 
 /// Clients of a server work while the faults happen; compares all that they saw.
+#[expect(clippy::print_stderr, reason = "shown if the test fails")]
 async fn endure(mut members: Vec<Etcd>, faults: &[EtcdFault]) -> Result<()> {
     let endpoints: Vec<_> = members.iter().map(Etcd::endpoint).collect();
     let flag = format!("--etcd-endpoints={}", endpoints.join(","));

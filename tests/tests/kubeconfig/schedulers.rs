@@ -12,7 +12,7 @@ use podplane_client::DeleteParams;
 use podplane_test_cluster::{ClusterBuilder, within};
 use podplane_tests::{peers, service::Service};
 use rustix::process::{Pid, Signal, kill_process};
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use super::other::{OtherCluster, PATIENCE, SYSTEM, is_running, pod_for, pods_are_gone};
 
