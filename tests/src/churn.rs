@@ -23,6 +23,7 @@ use std::{
 use anyhow::{Context as _, Result};
 use podplane_test_cluster::{Network, fault, live::NodesObserver, monitor::RevisionMonitor};
 use tokio::{
+    sync::oneshot,
     task::JoinSet,
     time::{Instant, sleep_until},
 };
@@ -177,13 +178,27 @@ impl ChurnTest {
     async fn carry_out(&self, stage: &Arc<ChurnCluster>) -> Result<()> {
         let begin = Instant::now();
         let mut steps = JoinSet::new();
+        // By node, the end of the last step that is about its object. A step waits for the one
+        // before it, which may be late: a node that is deleted after it was created again is gone
+        // for ever.
+        let mut last = BTreeMap::new();
         for (at, step) in ChurnPlan::new(self.seed, self.length).0 {
             sleep_until(begin + at).await;
             while let Some(ended) = steps.try_join_next() {
                 let () = ended??;
             }
+            let (ends, end) = oneshot::channel::<()>();
+            let before = step.node().and_then(|node| last.insert(node, end));
             let stage = stage.clone();
-            steps.spawn(async move { steps::perform(&stage, &step).await });
+            steps.spawn(async move {
+                if let Some(before) = before {
+                    // Nothing is sent: the step drops its end.
+                    _ = before.await;
+                }
+                let performed = steps::perform(&stage, &step).await;
+                drop(ends);
+                performed
+            });
         }
         while let Some(ended) = steps.join_next().await {
             let () = ended??;

@@ -21,7 +21,7 @@ use podplane_api::{Object as _, core::Node};
 use podplane_client::{Api, ListParams};
 use podplane_test_cluster::within;
 use podplane_test_etcd::{Etcd, apart};
-use podplane_tests::{apiserver::Apiserver, peers};
+use podplane_tests::{apiserver::Apiserver, eventually, peers};
 use rand::RngExt as _;
 use rustix::process::{Pid, Signal, kill_process};
 use tokio::task::JoinSet;
@@ -201,7 +201,7 @@ impl EtcdFault {
 
     /// Does it, lets clients write meanwhile if two members are left, and undoes it.
     async fn happen(self, members: &mut [Etcd], round: &Round) -> Result<()> {
-        let (leader, follower) = leader_and_follower(members)?;
+        let (leader, follower) = leader_and_follower(members).await?;
         match self {
             Self::KillLeader => {
                 members[leader].kill()?;
@@ -320,15 +320,17 @@ async fn progress(round: &Round, fault: EtcdFault) -> Result<()> {
     Ok(())
 }
 
-/// The numbers of the leader and of another member.
-fn leader_and_follower(members: &[Etcd]) -> Result<(usize, usize)> {
-    for (number, member) in members.iter().enumerate() {
-        let status = member_status(member)?;
-        if status.member == status.leader {
-            return Ok((number, (number + 1) % members.len()));
-        }
-    }
-    bail!("no member says that it is the leader")
+/// The numbers of the leader, once there is one, and of another member.
+async fn leader_and_follower(members: &[Etcd]) -> Result<(usize, usize)> {
+    let leader = || async {
+        let mut members = members.iter();
+        members.position(|member| {
+            member_status(member).is_ok_and(|status| status.member == status.leader)
+        })
+    };
+    let leader = eventually("a member is the leader", leader, Option::is_some).await;
+    let leader = leader.context("no leader")?;
+    Ok((leader, (leader + 1) % members.len()))
 }
 
 /// The ids of a member and of the leader that it knows, and the revision that it has.

@@ -1,6 +1,11 @@
 //! A summary of all tests, parsed from the output of cargo and libtest.
 
-use std::fmt;
+use std::{collections::BTreeMap, fmt};
+
+/// The most lines of a failed test's own output that the summary repeats, and the most characters
+/// of one.
+const LINES: usize = 30;
+const LINE_CHARS: usize = 400;
 
 /// The outcome of `cargo test --no-fail-fast`, parsed line by line.
 #[derive(Debug, Default)]
@@ -10,8 +15,10 @@ pub(crate) struct TestOutcome {
     passed: u64,
     failed: u64,
     ignored: u64,
-    /// The failed tests of the program that is running.
-    names: Vec<String>,
+    /// The failed tests of the program that is running, with the beginning of their output.
+    running: BTreeMap<String, Vec<String>>,
+    /// The test whose output the next lines are.
+    printed_by: Option<String>,
     failures: Vec<FailedProgram>,
 }
 
@@ -20,8 +27,9 @@ pub(crate) struct TestOutcome {
 struct FailedProgram {
     /// The flags with which cargo runs it alone.
     flags: String,
-    /// The failed tests; empty if the program ended by a signal, or was not started.
-    tests: Vec<String>,
+    /// The failed tests, with the beginning of their output; empty if the program ended by a signal,
+    /// or was not started.
+    tests: BTreeMap<String, Vec<String>>,
 }
 
 impl TestOutcome {
@@ -38,20 +46,43 @@ impl TestOutcome {
     pub(crate) fn line(&mut self, line: &str) {
         let line = line.trim_end();
         if let Some(name) = failed_test(line) {
-            self.names.push(name.to_owned());
+            self.running.entry(name.to_owned()).or_default();
+        } else if let Some(name) = output_of(line) {
+            self.printed_by = Some(name.to_owned());
+        } else if line == "failures:" {
+            self.printed_by = None;
         } else if let Some(counts) = line.strip_prefix("test result: ") {
             self.passed += count(counts, "passed");
             self.failed += count(counts, "failed");
             self.ignored += count(counts, "ignored");
         } else if let Some(flags) = failed_target(line) {
-            let mut tests = std::mem::take(&mut self.names);
-            tests.sort();
+            self.printed_by = None;
             self.failures.push(FailedProgram {
                 flags: flags.to_owned(),
-                tests,
+                tests: std::mem::take(&mut self.running),
             });
+        } else if let Some(test) = &self.printed_by {
+            let output = self.running.entry(test.clone()).or_default();
+            if output.len() < LINES && !line.is_empty() && !is_of_a_backtrace(line) {
+                output.push(line.chars().take(LINE_CHARS).collect());
+            }
         }
     }
+}
+
+/// The name in libtest's `---- NAME stdout ----`.
+fn output_of(line: &str) -> Option<&str> {
+    line.strip_prefix("---- ")?.strip_suffix(" stdout ----")
+}
+
+/// Returns true for `  12: function`, `             at file:1:2`, and the lines around them.
+fn is_of_a_backtrace(line: &str) -> bool {
+    let text = line.trim_start();
+    let number = text.split_once(": ").map(|(number, _)| number);
+    line == "stack backtrace:"
+        || line.starts_with("note: ")
+        || text.starts_with("at ")
+        || line.starts_with(' ') && number.is_some_and(|number| number.parse::<u32>().is_ok())
 }
 
 /// The name in libtest's `test NAME ... FAILED`.
@@ -98,8 +129,11 @@ impl fmt::Display for TestOutcome {
                     "        the program ended without naming a test: see above"
                 )?;
             }
-            for test in tests {
+            for (test, output) in tests {
                 writeln!(f, "        {test}")?;
+                for line in output {
+                    writeln!(f, "            {line}")?;
+                }
             }
         }
         let verdict = if *succeeded { "ok" } else { "FAILED" };
@@ -126,6 +160,14 @@ failures:
 
 ---- the_demo_plays_story_b_with_its_fault stdout ----
 NOT: the 28 that waited get a block each
+
+thread 'main' (7) panicked at tests/cidr_change.rs:12:3:
+it stopped
+stack backtrace:
+   0: std::panicking::begin_panic_handler
+             at ./library/std/src/panicking.rs:664:5
+note: Some details are omitted
+  in all: 1 of 2
 
 failures:
     the_demo_plays_story_b_with_its_fault
@@ -158,7 +200,7 @@ error: 2 targets failed:
     }
 
     #[test]
-    fn names_each_failed_test_and_each_program_that_ended_early() {
+    fn repeats_why_each_test_failed_and_names_each_program_that_ended_early() {
         assert_eq!(
             read(PRINTED).to_string(),
             "
@@ -166,6 +208,10 @@ failures of all test programs:
     cargo test -p podplane-tests --test cidr_change
         chaos::a_panic - should panic
         the_demo_plays_story_b_with_its_fault
+            NOT: the 28 that waited get a block each
+            thread 'main' (7) panicked at tests/cidr_change.rs:12:3:
+            it stopped
+              in all: 1 of 2
     cargo test -p podplane-tests --test up
         the program ended without naming a test: see above
 

@@ -257,7 +257,7 @@ async fn records_survive_a_restart() {
     server.stop().await;
 }
 
-/// A commit takes 128 guards, as a transaction of etcd does.
+/// A commit takes 127 guards: a transaction of etcd takes 128.
 #[tokio::test]
 async fn blocks_of_many_lengths_fit_into_one_commit() {
     let server = TestServer::under(policy(), MemStore::new()).await;

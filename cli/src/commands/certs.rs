@@ -362,7 +362,8 @@ mod tests {
                     let metadata = file.metadata().unwrap();
                     let own = file.file_name().into_string().unwrap();
                     let mode = metadata.permissions().mode() & 0o777;
-                    assert_eq!(mode, if own == "ca.crt" { 0o644 } else { 0o600 }, "{own}");
+                    let is_public = own.ends_with("ca.crt");
+                    assert_eq!(mode, if is_public { 0o644 } else { 0o600 }, "{own}");
                     (format!("{name}/{own}"), metadata.modified().unwrap())
                 })
             });

@@ -245,6 +245,20 @@ fn standstills(rng: &mut Rng, length: Duration, steps: &mut Vec<(Duration, Churn
     }
 }
 
+impl ChurnStep {
+    /// The node whose object the step creates, deletes or replaces.
+    pub(super) fn node(&self) -> Option<usize> {
+        match self {
+            Self::DeleteNode { node }
+            | Self::CreateNode { node }
+            | Self::ReplaceNode { node }
+            | Self::ClaimEmpty { node }
+            | Self::Snatch { node } => Some(*node),
+            _ => None,
+        }
+    }
+}
+
 /// Returns true if a step would bring back the node whose kubelet is paused.
 fn revives(step: &ChurnStep, paused: usize) -> bool {
     match step {

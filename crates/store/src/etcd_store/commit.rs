@@ -6,18 +6,41 @@ use backon::{BackoffBuilder as _, ExponentialBuilder};
 use podplane_etcd::{
     EtcdError,
     wire::etcdserverpb::{
-        Compare, PutRequest, RequestOp, TxnRequest, TxnResponse,
+        Compare, RangeRequest, TxnRequest, TxnResponse,
         compare::{CompareTarget, TargetUnion},
-        request_op,
     },
 };
-use podplane_host::clock;
+use podplane_host::{clock, random};
+use uuid::Uuid;
 
-use super::{COMMIT_LIMIT, EtcdStore, mirror, outcome, request::Requests, unanswered};
+use super::{
+    COMMIT_LIMIT, EtcdStore, mirror, outcome,
+    request::{Requests, put},
+    unanswered,
+};
 use crate::{
     StoreError,
     store::{CommitResult, Revision, Txn, Write},
 };
+
+/// A commit, and what tells it from others.
+#[derive(Clone, Copy, Debug)]
+struct MarkedTxn<'a> {
+    txn: &'a Txn,
+    /// Written with it if it deletes something: another commit may delete the same.
+    mark: Option<Uuid>,
+}
+
+impl<'a> MarkedTxn<'a> {
+    fn new(txn: &'a Txn) -> Self {
+        let mut writes = txn.writes.iter();
+        let deletes = writes.any(|write| matches!(write, Write::Delete { .. }));
+        Self {
+            txn,
+            mark: deletes.then(random::uuid),
+        }
+    }
+}
 
 /// The end of one attempt.
 enum Attempt {
@@ -33,19 +56,20 @@ impl EtcdStore {
     /// is raised, so that the attempt cannot be applied any more; if it was not until then, the
     /// transaction is sent again.
     pub(super) async fn commit_txn(&self, txn: &Txn) -> Result<CommitResult, StoreError> {
+        let marked = MarkedTxn::new(txn);
         let deadline = clock::Instant::now().checked_add(COMMIT_LIMIT);
         let mut began = self.mirror.current();
         let mut lost = None;
         for pause in pauses() {
             if lost.is_some() {
-                match self.outcome(txn, began).await {
+                match self.outcome(marked, began).await {
                     Ok(Some(result)) => return Ok(result),
                     Ok(None) => (lost, began) = (None, self.mirror.current()),
                     Err(error) => lost = Some(error.to_string()),
                 }
             }
             if lost.is_none() {
-                match self.attempt(txn).await {
+                match self.attempt(marked).await {
                     Attempt::Done(done) => return done,
                     Attempt::Again => {}
                     Attempt::Lost(message) => lost = Some(message),
@@ -66,12 +90,13 @@ impl EtcdStore {
         })
     }
 
-    async fn attempt(&self, txn: &Txn) -> Attempt {
+    async fn attempt(&self, marked: MarkedTxn<'_>) -> Attempt {
+        let txn = marked.txn;
         let lease = match self.lease(txn).await {
             Ok(lease) => lease,
             Err(error) => return Attempt::Done(Err(unanswered(error))),
         };
-        let request = match self.request(txn, lease) {
+        let request = match self.request(marked, lease) {
             Ok(request) => request,
             // The mirror may be old.
             Err(StoreError::Conflict { .. }) => return self.refused(txn).await,
@@ -89,7 +114,11 @@ impl EtcdStore {
         }
     }
 
-    fn request(&self, txn: &Txn, lease: i64) -> Result<TxnRequest, StoreError> {
+    fn request(
+        &self,
+        MarkedTxn { txn, mark }: MarkedTxn<'_>,
+        lease: i64,
+    ) -> Result<TxnRequest, StoreError> {
         let history = self.mirror.history();
         let requests = Requests {
             keys: &self.keys,
@@ -98,6 +127,8 @@ impl EtcdStore {
         };
         let mut request = requests.transaction(txn, lease)?;
         request.compare.push(self.fence.holds());
+        let mark = mark.map(|mark| put(self.keys.mark(), mark.into_bytes().to_vec().into()));
+        request.success.extend(mark);
         Ok(request)
     }
 
@@ -113,7 +144,9 @@ impl EtcdStore {
             // It is in etcd, and each later read waits for it.
             tracing::warn!(%revision, error = %error, "commit is not visible yet");
         }
-        let previous = mirror::previous(&self.keys, self.numbers, response.responses);
+        let mut previous = mirror::previous(&self.keys, self.numbers, response.responses);
+        // Without that of the mark.
+        previous.truncate(txn.writes.len());
         let mut effects = txn.writes.iter().zip(&previous);
         let changed = effects
             .any(|(write, previous)| matches!(write, Write::Put { .. }) || previous.is_some());
@@ -151,7 +184,7 @@ impl EtcdStore {
     /// will be.
     async fn outcome(
         &self,
-        txn: &Txn,
+        MarkedTxn { txn, mark }: MarkedTxn<'_>,
         since: Revision,
     ) -> Result<Option<CommitResult>, StoreError> {
         let raised = self.fence.raise(&self.client).await.map_err(unanswered)?;
@@ -163,9 +196,37 @@ impl EtcdStore {
                 self.numbers.ours(raised),
             )
             .await?;
-        let history = self.mirror.history();
-        let history = history.borrow();
-        outcome::find(&history, since, txn)
+        let candidates = {
+            let history = self.mirror.history();
+            let history = history.borrow();
+            outcome::candidates(&history, since, txn)?
+        };
+        for found in candidates {
+            if match mark {
+                None => true,
+                Some(mark) => self.is_marked(found.revision, mark).await?,
+            } {
+                return Ok(Some(found));
+            }
+        }
+        Ok(None)
+    }
+
+    /// Returns true if the commit of this revision wrote the mark.
+    async fn is_marked(&self, commit: Revision, mark: Uuid) -> Result<bool, StoreError> {
+        let revision = self.numbers.etcds(commit);
+        let request = RangeRequest {
+            key: self.keys.mark(),
+            revision,
+            ..RangeRequest::default()
+        };
+        match self.client.range(request).await {
+            Ok(mut answer) => Ok(answer.kvs.pop().is_some_and(|found| {
+                found.mod_revision == revision && found.value == mark.as_bytes().as_slice()
+            })),
+            Err(EtcdError::Compacted) => Err(outcome::compacted()),
+            Err(error) => Err(unanswered(error)),
+        }
     }
 
     /// Compacts etcd, unless another server has: the one whose transaction raises the noted
@@ -192,11 +253,6 @@ impl EtcdStore {
     }
 
     fn note(&self, oldest: i64, unchanged: i64) -> TxnRequest {
-        let put = PutRequest {
-            key: self.keys.compacted(),
-            value: oldest.to_string().into(),
-            ..PutRequest::default()
-        };
         TxnRequest {
             compare: vec![Compare {
                 target: CompareTarget::Mod.into(),
@@ -204,9 +260,7 @@ impl EtcdStore {
                 target_union: Some(TargetUnion::ModRevision(unchanged)),
                 ..Compare::default()
             }],
-            success: vec![RequestOp {
-                request: Some(request_op::Request::RequestPut(put)),
-            }],
+            success: vec![put(self.keys.compacted(), oldest.to_string().into())],
             failure: Vec::new(),
         }
     }
@@ -249,9 +303,10 @@ mod tests {
         let create = Txn::new()
             .guard(Guard::Absent(key.clone()))
             .put(key.clone(), "a");
+        let marked = MarkedTxn::new(&create);
         let began = store.mirror.current();
-        let late = store.request(&create, 0).unwrap();
-        assert_eq!(store.outcome(&create, began).await.unwrap(), None);
+        let late = store.request(marked, 0).unwrap();
+        assert_eq!(store.outcome(marked, began).await.unwrap(), None);
         store.commit(create.clone()).await.unwrap();
         store.commit(Txn::new().delete(key.clone())).await.unwrap();
         let applied = store.client.txn(late).await.unwrap();
@@ -259,15 +314,44 @@ mod tests {
 
         // One that was applied is found.
         let began = store.mirror.current();
-        let lost = store.request(&create, 0).unwrap();
+        let lost = store.request(marked, 0).unwrap();
         let applied = store.client.txn(lost).await.unwrap();
         assert!(applied.succeeded);
-        let found = store.outcome(&create, began).await.unwrap().unwrap();
+        let found = store.outcome(marked, began).await.unwrap().unwrap();
         let revision = applied.header.unwrap().revision;
         assert_eq!(found.revision, store.numbers.ours(revision));
         // It was raised once more than this server knows, by an attempt that came late.
         let put = store.fence.put();
         assert!(store.client.txn(put).await.unwrap().succeeded);
         store.commit(Txn::new().put(key, "b")).await.unwrap();
+    }
+
+    /// Two delete what is there, and the answers to both are lost.
+    #[tokio::test(flavor = "multi_thread")]
+    async fn a_deletion_by_another_is_not_taken_for_the_own() {
+        let Some(etcd) = Etcd::start(&[]) else {
+            return;
+        };
+        let flags = Flags::parse_from(["test", "--etcd-endpoints", &etcd.endpoint()]);
+        let store = EtcdStore::open(&flags.etcd).await.unwrap();
+        let key = Key::try_from("/pods/a").unwrap();
+        let created = store.commit(Txn::new().put(key.clone(), "a")).await;
+        let revision = created.unwrap().revision;
+        let delete = Txn::new()
+            .guard(Guard::At {
+                key: key.clone(),
+                revision,
+            })
+            .delete(key);
+        let (first, second) = (MarkedTxn::new(&delete), MarkedTxn::new(&delete));
+        let requests = [first, second].map(|marked| store.request(marked, 0).unwrap());
+        let mut succeeded = Vec::new();
+        for request in requests {
+            succeeded.push(store.client.txn(request).await.unwrap().succeeded);
+        }
+        assert_eq!(succeeded, [true, false]);
+        let found = store.outcome(first, revision).await.unwrap().unwrap();
+        assert_eq!(found.previous.len(), 1);
+        assert_eq!(store.outcome(second, revision).await.unwrap(), None);
     }
 }

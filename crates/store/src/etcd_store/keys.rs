@@ -48,6 +48,11 @@ impl KeySpace {
         self.own("progress")
     }
 
+    /// The commit that last deleted something.
+    pub(super) fn mark(&self) -> Bytes {
+        self.own("mark")
+    }
+
     /// The fence of a server.
     pub(super) fn fence(&self, server: Uuid) -> Bytes {
         self.own(&format!("fences/{server}"))

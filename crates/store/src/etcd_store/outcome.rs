@@ -6,26 +6,29 @@ use crate::{
     store::{Commit, CommitResult, KeyEvent, Revision, Txn, Write},
 };
 
-/// The result of the transaction, if a commit after `since` is it: it has the same effect on the
-/// same keys. Objects differ in their UIDs or times, so this is not the commit of another writer;
-/// where it is, it had the same outcome.
+/// The results of the commits after `since` that may be the transaction: each has the same effect
+/// on the same keys. A written object differs from all others in its UID or times, so there is no
+/// more than one; what is deleted may have been deleted by another writer, and later again.
 ///
 /// # Errors
 ///
-/// [`StoreError::UnknownOutcome`] if not all commits since are retained.
-pub(super) fn find(
+/// [`StoreError::UnknownOutcome`] if there is none, and not all commits since are retained.
+pub(super) fn candidates(
     history: &History,
     since: Revision,
     txn: &Txn,
-) -> Result<Option<CommitResult>, StoreError> {
-    let found = history
-        .commits_after(since)
-        .find_map(|commit| is_of(commit, txn));
-    match found {
-        None if history.oldest() > since => Err(StoreError::UnknownOutcome {
-            message: "its time is compacted".to_owned(),
-        }),
-        found => Ok(found),
+) -> Result<Vec<CommitResult>, StoreError> {
+    let commits = history.commits_after(since);
+    let found: Vec<_> = commits.filter_map(|commit| is_of(commit, txn)).collect();
+    match history.oldest() > since && found.is_empty() {
+        true => Err(compacted()),
+        false => Ok(found),
+    }
+}
+
+pub(super) fn compacted() -> StoreError {
+    StoreError::UnknownOutcome {
+        message: "its time is compacted".to_owned(),
     }
 }
 
@@ -92,8 +95,8 @@ mod tests {
             Txn::new().put(key("/a"), "theirs"),
         ]);
         let since = Revision::new(2).expect("a revision");
-        let found = find(&history, since, &creation("ours")).expect("all is retained");
-        let found = found.expect("it was applied");
+        let found = candidates(&history, since, &creation("ours")).expect("all is retained");
+        let [found] = found.try_into().expect("it was applied once");
         assert_eq!(found.revision.number(), 3);
         assert_eq!(found.previous[0], None);
         let deleted = found.previous[1].as_ref().expect("/b was there");
@@ -104,19 +107,19 @@ mod tests {
     fn takes_no_commit_of_another_for_the_own() {
         let since = crate::FIRST_REVISION;
         let theirs = history([creation("theirs")]);
-        let found = |history, since| find(history, since, &creation("ours"));
-        assert!(matches!(found(&theirs, since), Ok(None)));
+        let found = |history, since| candidates(history, since, &creation("ours")).map(|all| all.len());
+        assert!(matches!(found(&theirs, since), Ok(0)));
         let more = history([creation("ours").put(key("/c"), "x")]);
-        assert!(matches!(found(&more, since), Ok(None)));
+        assert!(matches!(found(&more, since), Ok(0)));
         let earlier = history([creation("ours")]);
-        assert!(matches!(found(&earlier, earlier.current()), Ok(None)));
+        assert!(matches!(found(&earlier, earlier.current()), Ok(0)));
     }
 
     #[test]
     fn does_not_know_what_is_compacted() {
         let mut history = history([creation("ours"), Txn::new().put(key("/a"), "theirs")]);
         history.compact(history.current());
-        let found = find(&history, crate::FIRST_REVISION, &creation("ours"));
+        let found = candidates(&history, crate::FIRST_REVISION, &creation("ours"));
         assert!(matches!(found, Err(StoreError::UnknownOutcome { .. })));
     }
 }

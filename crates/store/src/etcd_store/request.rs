@@ -14,12 +14,8 @@ use super::{
 use crate::{
     StoreError,
     history::History,
-    store::{Guard, Key, Prefix, Revision, Txn, Write},
+    store::{Guard, Key, MAX_WRITES, Prefix, Revision, Txn, Write},
 };
-
-/// The most comparisons of a transaction that etcd takes without `--max-txn-ops`, but for that of
-/// the fence.
-const MAX_COMPARISONS: usize = 128 - 1;
 
 /// The parts from which transactions are made.
 #[derive(Clone, Copy, Debug)]
@@ -33,15 +29,21 @@ pub(super) struct Requests<'a> {
 
 /// The transaction that puts an empty key, whatever is there.
 pub(super) fn put_empty(key: Bytes) -> TxnRequest {
+    TxnRequest {
+        success: vec![put(key, Bytes::new())],
+        ..TxnRequest::default()
+    }
+}
+
+/// The write of a key that nobody owns.
+pub(super) fn put(key: Bytes, value: Bytes) -> RequestOp {
     let put = PutRequest {
         key,
+        value,
         ..PutRequest::default()
     };
-    TxnRequest {
-        success: vec![RequestOp {
-            request: Some(request_op::Request::RequestPut(put)),
-        }],
-        ..TxnRequest::default()
+    RequestOp {
+        request: Some(request_op::Request::RequestPut(put)),
     }
 }
 
@@ -58,7 +60,7 @@ impl Requests<'_> {
         for (index, guard) in txn.guards.iter().enumerate() {
             self.guard(index, guard, &mut compare)?;
         }
-        if compare.len() > MAX_COMPARISONS {
+        if compare.len() > MAX_WRITES {
             return Err(StoreError::TooLarge {
                 limit: crate::TxnLimit::Guards,
                 size: compare.len(),

@@ -64,7 +64,7 @@ pub struct ExecProcess {
     terminal: Option<OwnedFd>,
     helper: Child,
     /// Closed, the process is killed.
-    _control: Channel,
+    control: Channel,
 }
 
 /// The end of a process of `ExecSync`.
@@ -119,7 +119,7 @@ impl Processes {
             stderr,
             terminal: launched.terminal,
             helper: launched.helper,
-            _control: launched.control,
+            control: launched.control,
         })
     }
 }
@@ -142,7 +142,7 @@ impl ExecProcess {
         }
     }
 
-    /// Waits for its end and for that of its output; `None` after `timeout`, and it is killed then.
+    /// Waits for its end and for that of its output; `None` after `timeout`, when it has been killed.
     pub async fn output(mut self, timeout: Option<Duration>) -> Option<ExecOutput> {
         let (stdout, stderr) = (self.stdout.take(), self.stderr.take());
         let all = async {
@@ -154,10 +154,25 @@ impl ExecProcess {
                 stderr,
             }
         };
-        match timeout {
+        let output = match timeout {
             Some(timeout) => clock::timeout(timeout, all).await.ok(),
             None => Some(all.await),
+        };
+        if output.is_none() {
+            self.kill().await;
         }
+        output
+    }
+
+    /// Kills it, and waits for its end.
+    async fn kill(self) {
+        let Self {
+            mut helper,
+            control,
+            ..
+        } = self;
+        drop(control);
+        _ = helper.wait().await;
     }
 }
 
