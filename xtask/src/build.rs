@@ -187,9 +187,19 @@ pub(crate) fn release_dir() -> PathBuf {
     Profile::Release.dir()
 }
 
-/// The cargo that runs this program, in the root of the workspace.
+/// The cargo that runs this program, in the root of the workspace, as if it was called by hand: the
+/// variables that describe this package make build scripts run again, and what depends on them.
 pub(crate) fn cargo() -> Command {
     let mut cargo = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    for (name, _) in env::vars_os() {
+        let is_of_package = name.to_str().is_some_and(|name| {
+            let prefixes = ["CARGO_PKG_", "CARGO_MANIFEST_"];
+            prefixes.iter().any(|prefix| name.starts_with(prefix))
+        });
+        if is_of_package {
+            cargo.env_remove(name);
+        }
+    }
     cargo.current_dir(root());
     cargo
 }

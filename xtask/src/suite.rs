@@ -52,6 +52,9 @@ fn all(mut parts: Parts, args: &[String], variable: Option<(&str, &str)>) -> Res
 
 /// The package with the tests of whole clusters, which mostly wait.
 const CLUSTERS: &str = "podplane-tests";
+/// The number of tests of clusters that run at the same time: one more than the cores of the
+/// machines for which their deadlines were chosen.
+const CLUSTERS_AT_ONCE: &str = "3";
 
 /// Runs all tests: those of whole clusters beside all others.
 fn side_by_side(variable: Option<(&str, &str)>) -> Result<TestOutcome> {
@@ -65,7 +68,9 @@ fn side_by_side(variable: Option<(&str, &str)>) -> Result<TestOutcome> {
     let run = |mut tests: Command, printing| watched(tests.envs(variable), printing);
     let (clusters, others) = thread::scope(|scope| {
         // A few programs with hundreds of tests: their lines say how far it is.
-        let clusters = scope.spawn(|| run(tests(&clusters), Printing::Lines));
+        let mut clusters = tests(&clusters);
+        clusters.env("RUST_TEST_THREADS", CLUSTERS_AT_ONCE);
+        let clusters = scope.spawn(|| run(clusters, Printing::Lines));
         let others = run(with_own_mounts(&tests(&others)), Printing::Programs);
         // Cargo takes no other targets beside examples in documentation.
         let examples = || run(tests(&["--doc".to_owned()]), Printing::Programs);
