@@ -34,7 +34,7 @@ impl Apiserver {
     ///
     /// If it cannot be started.
     pub async fn start_at(address: &str, dir: &Path) -> Result<Self> {
-        Self::run(address, dir, &[]).await
+        Self::start_at_with(address, dir, &[]).await
     }
 
     /// Starts one with more flags.
@@ -43,10 +43,15 @@ impl Apiserver {
     ///
     /// If it cannot be started.
     pub async fn start_with(dir: &Path, flags: &[&str]) -> Result<Self> {
-        Self::run("127.0.0.1:0", dir, flags).await
+        Self::start_at_with("127.0.0.1:0", dir, flags).await
     }
 
-    async fn run(address: &str, dir: &Path, flags: &[&str]) -> Result<Self> {
+    /// Starts one at an address, with more flags.
+    ///
+    /// # Errors
+    ///
+    /// If it cannot be started.
+    pub async fn start_at_with(address: &str, dir: &Path, flags: &[&str]) -> Result<Self> {
         let data = dir.to_str().context("a directory in UTF-8")?;
         let is_secure = flags
             .iter()

@@ -6,12 +6,14 @@ use std::{process::Command, time::Duration};
 use anyhow::{Context as _, Result, ensure};
 use podplane_api::{
     Object as _, Quantity,
+    coordination::Lease,
     core::{ConfigMap, Endpoints, Event, Node, NodeSpec, NodeStatus, Pod, PodSpec},
     jiff::Timestamp,
     meta::{ObjectMeta, Time},
 };
 use podplane_client::{Api, ApiError, Binding, Client, DeleteParams, ListParams, Reason};
 use podplane_pki::{Authority, CertificateTerms, Subject, Usage};
+use podplane_proto::fence::Fence;
 use podplane_test_cluster::within;
 use podplane_test_etcd::{Etcd, EtcdTls};
 use podplane_tests::{
@@ -193,6 +195,82 @@ async fn the_last_address_is_given_once() -> Result<()> {
         ensure!(refused.message.contains(&name), "{refused:?}");
     }
     Ok(())
+}
+
+/// Two candidates take a Lease, each through another server, while its last holder still writes.
+#[tokio::test(flavor = "multi_thread")]
+async fn two_leaders_never_write_at_once() -> Result<()> {
+    let Some(servers) = Servers::start(2).await? else {
+        return Ok(());
+    };
+    let clients = [servers.client(0)?, servers.client(1)?];
+    let leases = clients
+        .each_ref()
+        .map(|client| client.namespaced::<Lease>("default"));
+    // Each client writes for the holder of the Lease at that revision.
+    let fenced = |lease: &Lease| -> Result<[Api<Pod>; 2]> {
+        let fence = Fence {
+            namespace: "default".to_owned(),
+            name: lease.name().to_owned(),
+            epoch: lease.resource_version().parse()?,
+        };
+        Ok(clients
+            .each_ref()
+            .map(|client| client.fenced(&fence).namespaced("default")))
+    };
+    for round in 0..rounds() {
+        let mut lease = lease(&format!("leader-{round}"));
+        held_by(&mut lease, "last");
+        let lease = leases[0].create(&lease).await?;
+        let last = fenced(&lease)?;
+        let take = |number: usize| {
+            let mut lease = lease.clone();
+            held_by(&mut lease, &format!("candidate-{number}"));
+            let leases = &leases[number];
+            async move { leases.update(&lease).await }
+        };
+        let late = pod(&format!("late-{round}"));
+        let (one, other, late) = tokio::join!(take(0), take(1), last[round % 2].create(&late));
+        let (taken, refused) = match (one, other) {
+            (Ok(taken), Err(error)) | (Err(error), Ok(taken)) => (taken, error),
+            other => anyhow::bail!("round {round}: {other:?}"),
+        };
+        ensure!(refused.reason == Reason::Conflict, "{refused:?}");
+        let revision = |text: &str| text.parse::<u64>();
+        match late {
+            Ok(pod) => ensure!(
+                revision(pod.resource_version())? < revision(taken.resource_version())?,
+                "{pod:?} was written after {taken:?}"
+            ),
+            Err(error) => ensure!(error.reason == Reason::FenceLost, "{error:?}"),
+        }
+        // From the answer on, the new leader writes through each server, and the last one through
+        // none.
+        for (number, (new, last)) in fenced(&taken)?.iter().zip(&last).enumerate() {
+            new.create(&pod(&format!("new-{round}-{number}"))).await?;
+            let refused = last.create(&pod(&format!("last-{round}-{number}"))).await;
+            let refused = refused.unwrap_err();
+            ensure!(refused.reason == Reason::FenceLost, "{refused:?}");
+        }
+    }
+    Ok(())
+}
+
+fn lease(name: &str) -> Lease {
+    Lease {
+        metadata: ObjectMeta {
+            name: Some(name.to_owned()),
+            namespace: Some("default".to_owned()),
+            ..ObjectMeta::default()
+        },
+        ..Lease::default()
+    }
+}
+
+fn held_by(lease: &mut Lease, holder: &str) {
+    let spec = lease.spec.get_or_insert_default();
+    spec.holder_identity = Some(holder.to_owned());
+    spec.lease_duration_seconds = Some(15);
 }
 
 /// etcd is killed while clients write, and started again on its data.

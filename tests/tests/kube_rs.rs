@@ -4,6 +4,7 @@
 
 use std::{
     collections::BTreeMap,
+    path::Path,
     sync::{
         Arc, Mutex, PoisonError,
         atomic::{AtomicUsize, Ordering},
@@ -31,6 +32,7 @@ use kube::{
     },
 };
 use kube_lease_manager::{LeaseManager, LeaseManagerBuilder};
+use podplane_test_etcd::Etcd;
 use podplane_tests::{
     apiserver::Apiserver,
     eventually,
@@ -184,6 +186,61 @@ async fn a_paging_reflector_converges_to_the_server() -> Result<()> {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_streaming_reflector_converges_to_the_server() -> Result<()> {
     Box::pin(reflects(watcher::Config::default().streaming_lists())).await
+}
+
+/// The store of its server moves to etcd and back, at the same address.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_reflector_converges_after_its_store_has_moved() -> Result<()> {
+    let Some(etcd) = Etcd::start(&[]) else {
+        return Ok(());
+    };
+    let place = tempfile::tempdir()?;
+    let dir = |name: &str| {
+        let dir = place.path().join(name);
+        std::fs::create_dir(&dir).map(|()| dir)
+    };
+    let (first, of_server) = (dir("first")?, dir("of-server")?);
+    let server = Apiserver::start(&first).await?;
+    let address = server.address().to_owned();
+    let pods: Api<Pod> = Api::default_namespaced(client(&server)?);
+    let mut running = JoinSet::new();
+    for index in 0..7 {
+        create(&pods, &format!("first-{index}")).await?;
+    }
+    let follower = Follower::start(pods.clone(), watcher::Config::default(), &mut running);
+    follower.agrees(&pods).await?;
+
+    let flag = format!("--etcd-endpoints={}", etcd.endpoint());
+    let moves = |to: &str, dir: &Path| {
+        let mut migrate = podplane(["store", "migrate", to, flag.as_str()]);
+        finish(migrate.arg("--data-dir").arg(dir)).ok()
+    };
+    let lists_again = async |before: usize| {
+        let lists = || async { follower.lists() };
+        eventually("it lists again", lists, |lists| *lists > before).await;
+        follower.agrees(&pods).await
+    };
+    ensure!(server.terminated().await?);
+    moves("etcd", &first);
+    let on_etcd = ["--store=etcd", flag.as_str()];
+    let server = Apiserver::start_at_with(&address, &of_server, &on_etcd).await?;
+    lists_again(1).await?;
+    create(&pods, "second").await?;
+    pods.delete("first-3", &DeleteParams::default()).await?;
+    follower.agrees(&pods).await?;
+
+    let lists = follower.lists();
+    ensure!(server.terminated().await?);
+    let back = place.path().join("back");
+    moves("sled", &back);
+    let server = Apiserver::start_at(&address, &back).await?;
+    lists_again(lists).await?;
+    create(&pods, "third").await?;
+    follower.agrees(&pods).await?;
+    let gone = follower.gone.load(Ordering::Relaxed);
+    ensure!(gone >= 2, "410 only {gone} times");
+    running.shutdown().await;
+    server.kill()
 }
 
 /// The context of a controller: the pods, and those that it cleaned up after.

@@ -55,7 +55,25 @@ impl KindRegistry {
         self.create_named(named, write).await
     }
 
-    /// Stores a new object that has its name.
+    /// Stores a new object that has its name. Where other processes write to the store, what this
+    /// server knows decides first: a commit is guarded by all that it follows from, and saves the
+    /// wait for the newest state. A refusal is not guarded, and is decided again by that.
+    async fn create_named(
+        &self,
+        object: Box<DynObject>,
+        write: &WriteParams,
+    ) -> Result<Box<DynObject>, ApiError> {
+        if self.engine.is_shared() {
+            match self.create_as_known(object.clone(), write).await {
+                Err(refusal) if is_decision(&refusal) => {}
+                done => return done,
+            }
+            self.engine.catch_up().await.map_err(error::store)?;
+        }
+        self.create_as_known(object, write).await
+    }
+
+    /// Stores a new object by the state that this server knows.
     ///
     /// The object is completed and validated once. What its commit depends on, besides a free key,
     /// is read before each attempt: the fence of the writer, the namespace, what it is allocated,
@@ -69,13 +87,12 @@ impl KindRegistry {
     /// - another error of the store: returned.
     ///
     /// A dry run ends before the first attempt.
-    async fn create_named(
+    async fn create_as_known(
         &self,
         mut object: Box<DynObject>,
         write: &WriteParams,
     ) -> Result<Box<DynObject>, ApiError> {
         let begun = Instant::now();
-        self.engine.catch_up().await.map_err(error::store)?;
         // Checked before defaults are set, since a missing namespace is the more common mistake and
         // the clearer answer.
         let mut namespace = self.namespace_guard(&*object).await?;
@@ -249,4 +266,11 @@ fn creation<'a>(new: &'a DynObject, write: &'a WriteParams) -> ProposedChange<'a
         by: &write.by,
         fence: write.fence.as_ref(),
     }
+}
+
+/// Returns true if a newer state might decide otherwise. Not if the object may have been stored, or
+/// somebody else failed.
+fn is_decision(error: &ApiError) -> bool {
+    use podplane_proto::error::Reason::{InternalError, ServiceUnavailable, Timeout};
+    !matches!(error.reason, InternalError | ServiceUnavailable | Timeout)
 }

@@ -1,4 +1,4 @@
-//! The objects: stored pods of 1 KiB, and values of the same size for etcd.
+//! The objects: stored pods of 1,600 bytes, and values of the same size for etcd.
 
 use anyhow::{Result, ensure};
 use bytes::Bytes;
@@ -19,7 +19,7 @@ use crate::{
 };
 
 /// The bytes of a stored pod, and of a value in etcd.
-pub(crate) const SIZE: usize = 1024;
+pub(crate) const SIZE: usize = 1600;
 
 const NAMESPACE: &str = "default";
 
@@ -160,7 +160,7 @@ fn pod() -> Value {
     })
 }
 
-const PADDING: usize = 6;
+const PADDING: usize = 45;
 
 const KEY: &str = "/registry/pods/default/";
 

@@ -22,7 +22,7 @@ use crate::build::{self, Profile, release_dir};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum ApiserverRow {
-    /// durable creates of a 1 KiB pod by one writer, beside etcd's put and the empty call
+    /// durable creates of a pod of 1,600 bytes by one writer, beside etcd's put and the empty call
     Create1,
     /// the same by 16 writers
     Create16,

@@ -102,15 +102,39 @@ impl EtcdStore {
             Err(StoreError::Conflict { .. }) => return self.refused(txn).await,
             Err(error) => return Attempt::Done(Err(error)),
         };
-        match self.client.txn(request).await {
+        let (answer, is_marked) = self.send(request, marked.mark.is_some()).await;
+        match answer {
             Ok(response) if response.succeeded => Attempt::Done(self.applied(txn, response).await),
             Ok(_) => self.refused(txn).await,
-            Err(EtcdError::NoAnswer { message }) => Attempt::Lost(message),
+            Err(EtcdError::NoAnswer { message }) if is_marked => Attempt::Lost(message),
+            Err(EtcdError::NoAnswer { message }) => {
+                Attempt::Done(Err(StoreError::UnknownOutcome { message }))
+            }
             Err(EtcdError::TooLarge) => Attempt::Done(Err(StoreError::TooLarge {
                 limit: crate::TxnLimit::EngineBytes,
                 size: txn.size(),
             })),
             Err(error) => Attempt::Done(Err(unanswered(error))),
+        }
+    }
+
+    /// Sends a transaction, whose last write is a mark if it has one. An etcd that has reached its
+    /// quota takes nothing but deletions, so it then gets those without the mark. Returns false if
+    /// the outcome could not be found out after a lost answer.
+    async fn send(
+        &self,
+        mut request: TxnRequest,
+        has_mark: bool,
+    ) -> (Result<TxnResponse, EtcdError>, bool) {
+        if !has_mark {
+            return (self.client.txn(request).await, true);
+        }
+        match self.client.txn(request.clone()).await {
+            Err(EtcdError::NoSpace) => {
+                request.success.pop();
+                (self.client.txn(request).await, false)
+            }
+            answer => (answer, true),
         }
     }
 

@@ -8,11 +8,15 @@ use std::{
     time::Duration,
 };
 
-use podplane_etcd::{EtcdClient, EtcdError, wire::etcdserverpb::RangeRequest};
+use podplane_etcd::{EtcdClient, EtcdError};
 use podplane_host::clock;
 use tokio::sync::{Mutex, Notify};
 
-use super::{keys::KeySpace, mirror::Mirror, request::put_empty};
+use super::{
+    keys::KeySpace,
+    mirror::{self, Mirror},
+    request::put_empty,
+};
 use crate::{StoreError, store::Revision};
 
 /// The time that events take normally. After it, the revision may be that of a key outside of the
@@ -88,13 +92,7 @@ impl Freshness {
             return read.revision.clone();
         }
         let answers = self.calls.load(Ordering::Acquire);
-        let request = RangeRequest {
-            key: keys.record(),
-            keys_only: true,
-            ..RangeRequest::default()
-        };
-        let answer = client.range(request).await;
-        let revision = answer.map(|answer| answer.header.map_or(0, |header| header.revision));
+        let revision = mirror::current(client, keys).await;
         *read = LastRead {
             answers,
             revision: revision.clone(),

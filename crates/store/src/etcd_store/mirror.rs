@@ -36,6 +36,9 @@ use crate::{
 
 /// Keys in one answer of a list. With objects of 1.5 MiB an answer stays below what a client takes.
 const PAGE: i64 = 300;
+/// The most revisions that a server reads from the history when it starts: etcd sends a thousand in a
+/// tenth of a second.
+const MAX_REPLAYED: i64 = 20_000;
 /// The pause after a failure to read everything again.
 const READ_AGAIN_IN: Duration = Duration::from_secs(1);
 
@@ -45,8 +48,9 @@ pub(super) struct Mirror {
 }
 
 impl Mirror {
-    /// Reads all keys: at the revision of the last compaction, so that watches from before a
-    /// restart can resume, or, if etcd has been compacted later by others, at the current one.
+    /// Reads all keys: at the revision of the last compaction or [`MAX_REPLAYED`] before the current
+    /// one, so that watches from before a restart can resume, or, if etcd has been compacted later
+    /// by others, at the current one.
     pub(super) async fn read(
         client: &EtcdClient,
         keys: &KeySpace,
@@ -55,7 +59,8 @@ impl Mirror {
         first: Revision,
     ) -> Result<Self, EtcdError> {
         let compacted = last_compaction(client, keys).await?;
-        let from = compacted.map_or_else(|| numbers.etcds(first), |(revision, _)| revision);
+        let oldest = compacted.map_or_else(|| numbers.etcds(first), |(revision, _)| revision);
+        let from = oldest.max(current(client, keys).await? - MAX_REPLAYED);
         let history = match read_at(client, keys, numbers, (id, first), Some(from)).await {
             Err(EtcdError::Compacted) => read_now(client, keys, numbers, (id, first)).await?,
             read => read?,
@@ -125,6 +130,22 @@ pub(super) async fn last_compaction(
         let revision = std::str::from_utf8(&found.value).ok()?.parse().ok()?;
         Some((revision, found.mod_revision))
     }))
+}
+
+/// The revision that etcd has, as new as every write that was acknowledged before the call: a
+/// linearizable read.
+///
+/// # Errors
+///
+/// Those of [`EtcdClient::range`].
+pub(super) async fn current(client: &EtcdClient, keys: &KeySpace) -> Result<i64, EtcdError> {
+    let request = RangeRequest {
+        key: keys.record(),
+        keys_only: true,
+        ..RangeRequest::default()
+    };
+    let answer = client.range(request).await?;
+    Ok(answer.header.map_or(0, |header| header.revision))
 }
 
 /// Reads the current state, again if it is compacted meanwhile.

@@ -107,7 +107,8 @@ mod tests {
     fn takes_no_commit_of_another_for_the_own() {
         let since = crate::FIRST_REVISION;
         let theirs = history([creation("theirs")]);
-        let found = |history, since| candidates(history, since, &creation("ours")).map(|all| all.len());
+        let found =
+            |history, since| candidates(history, since, &creation("ours")).map(|all| all.len());
         assert!(matches!(found(&theirs, since), Ok(0)));
         let more = history([creation("ours").put(key("/c"), "x")]);
         assert!(matches!(found(&more, since), Ok(0)));
