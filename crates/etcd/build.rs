@@ -10,7 +10,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         file.source_code_info = None;
     }
     tonic_prost_build::configure()
-        .build_server(false)
+        .build_server(std::env::var_os("CARGO_FEATURE_SERVER").is_some())
         // Values are handed on without a copy.
         .bytes(".")
         .compile_fds(files)?;

@@ -1,6 +1,8 @@
 //! Errors of calls, by what the caller can do about them.
 
-use tonic::{Code, Status};
+use std::error::Error;
+
+use tonic::{Code, ConnectError, Status};
 
 /// An error of a call to etcd.
 #[derive(Clone, Debug, thiserror::Error)]
@@ -8,6 +10,12 @@ pub enum EtcdError {
     /// No member answered in time, or none had a leader. A write may have been applied.
     #[error("etcd did not answer: {message}")]
     NoAnswer {
+        /// The last error.
+        message: String,
+    },
+    /// There is no connection to a member: nothing was sent.
+    #[error("etcd cannot be reached: {message}")]
+    NotConnected {
         /// The last error.
         message: String,
     },
@@ -32,9 +40,10 @@ pub enum EtcdError {
 }
 
 impl EtcdError {
-    /// True if another attempt may succeed, of a write only if it may be applied twice.
+    /// True if another attempt may succeed, of a write after [`NoAnswer`](Self::NoAnswer) only if it
+    /// may be applied twice.
     pub fn is_transient(&self) -> bool {
-        matches!(self, Self::NoAnswer { .. })
+        matches!(self, Self::NoAnswer { .. } | Self::NotConnected { .. })
     }
 }
 
@@ -57,6 +66,9 @@ impl From<Status> for EtcdError {
             | Code::Unimplemented => Self::Refused {
                 message: message.to_owned(),
             },
+            _ if was_not_connected(&status) => Self::NotConnected {
+                message: explained(&status),
+            },
             // Unavailable, deadlines, a lost leader, and what is only known to have gone wrong.
             _ => Self::NoAnswer {
                 message: explained(&status),
@@ -65,16 +77,22 @@ impl From<Status> for EtcdError {
     }
 }
 
+/// Returns true if tonic had no connection on which it could have sent the call.
+fn was_not_connected(status: &Status) -> bool {
+    causes(status).any(|cause| cause.is::<ConnectError>())
+}
+
+fn causes(status: &Status) -> impl Iterator<Item = &(dyn Error + 'static)> {
+    std::iter::successors(Error::source(status), |&cause| cause.source())
+}
+
 /// The words of a status, with the causes that tonic keeps apart, such as a refused connection.
 fn explained(status: &Status) -> String {
     let mut text = status.message().to_owned();
-    let mut source = std::error::Error::source(status);
-    while let Some(error) = source {
-        let cause = error.to_string();
+    for cause in causes(status).map(ToString::to_string) {
         if !text.contains(&cause) {
             text = format!("{text}: {cause}");
         }
-        source = error.source();
     }
     text
 }

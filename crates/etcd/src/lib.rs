@@ -15,6 +15,10 @@ pub use flags::{EtcdConfigError, EtcdEndpoint, EtcdFlags};
 pub use version::EtcdVersion;
 
 /// The generated messages.
+#[cfg_attr(
+    feature = "server",
+    expect(clippy::allow_attributes, reason = "generated, for each call")
+)]
 #[expect(
     clippy::allow_attributes_without_reason,
     clippy::missing_errors_doc,

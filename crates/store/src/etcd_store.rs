@@ -246,7 +246,9 @@ impl Store for EtcdStore {
 /// The error of a read, or of a write that was certainly not applied.
 fn unanswered(error: EtcdError) -> StoreError {
     match error {
-        EtcdError::NoAnswer { message } => StoreError::Unreachable { message },
+        EtcdError::NoAnswer { message } | EtcdError::NotConnected { message } => {
+            StoreError::Unreachable { message }
+        }
         EtcdError::NoSpace => StoreError::QuotaReached,
         other => StoreError::Refused {
             message: other.to_string(),

@@ -47,6 +47,8 @@ enum Attempt {
     Done(Result<CommitResult, StoreError>),
     /// A guard that seemed not to hold does, in a newer state.
     Again,
+    /// There was no connection.
+    NotSent(String),
     /// The answer was lost.
     Lost(String),
 }
@@ -59,7 +61,7 @@ impl EtcdStore {
         let marked = MarkedTxn::new(txn);
         let deadline = clock::Instant::now().checked_add(COMMIT_LIMIT);
         let mut began = self.mirror.current();
-        let mut lost = None;
+        let (mut lost, mut not_sent) = (None, None);
         for pause in pauses() {
             if lost.is_some() {
                 match self.outcome(marked, began).await {
@@ -71,20 +73,22 @@ impl EtcdStore {
             if lost.is_none() {
                 match self.attempt(marked).await {
                     Attempt::Done(done) => return done,
-                    Attempt::Again => {}
+                    Attempt::Again => not_sent = None,
+                    Attempt::NotSent(message) => not_sent = Some(message),
                     Attempt::Lost(message) => lost = Some(message),
                 }
             }
             if deadline.is_none_or(|deadline| clock::Instant::now() > deadline) {
                 break;
             }
-            if lost.is_some() {
+            if lost.is_some() || not_sent.is_some() {
                 clock::sleep(pause).await;
             }
         }
-        Err(match lost {
-            Some(message) => StoreError::UnknownOutcome { message },
-            None => StoreError::Unreachable {
+        Err(match (lost, not_sent) {
+            (Some(message), _) => StoreError::UnknownOutcome { message },
+            (None, Some(message)) => StoreError::Unreachable { message },
+            (None, None) => StoreError::Unreachable {
                 message: "the commit was overtaken by others each time".to_owned(),
             },
         })
@@ -106,6 +110,7 @@ impl EtcdStore {
         match answer {
             Ok(response) if response.succeeded => Attempt::Done(self.applied(txn, response).await),
             Ok(_) => self.refused(txn).await,
+            Err(EtcdError::NotConnected { message }) => Attempt::NotSent(message),
             Err(EtcdError::NoAnswer { message }) if is_marked => Attempt::Lost(message),
             Err(EtcdError::NoAnswer { message }) => {
                 Attempt::Done(Err(StoreError::UnknownOutcome { message }))

@@ -147,7 +147,9 @@ impl Freshness {
 async fn make_an_event(client: &EtcdClient, keys: &KeySpace) -> Result<(), StoreError> {
     match client.txn(put_empty(keys.progress())).await {
         // A database without space has other writers' events, or none to wait for.
-        Ok(_) | Err(EtcdError::NoAnswer { .. } | EtcdError::NoSpace) => Ok(()),
-        Err(error) => Err(super::unanswered(error)),
+        Err(error) if !error.is_transient() && !matches!(error, EtcdError::NoSpace) => {
+            Err(super::unanswered(error))
+        }
+        Ok(_) | Err(_) => Ok(()),
     }
 }

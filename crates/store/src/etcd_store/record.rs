@@ -1,7 +1,7 @@
 //! The record of a store in etcd. Without it, there is no store under the prefix.
 
 use podplane_etcd::{
-    EtcdClient, EtcdError,
+    EtcdClient,
     wire::etcdserverpb::{
         Compare, PutRequest, RangeRequest, RequestOp, TxnRequest,
         compare::{CompareTarget, TargetUnion},
@@ -51,8 +51,8 @@ pub(super) async fn read_or_create(
             .await
         {
             // Read again in each case: another server may have been first.
-            Ok(_) | Err(EtcdError::NoAnswer { .. }) => {}
-            Err(error) => return Err(error.into()),
+            Err(error) if !error.is_transient() => return Err(error.into()),
+            Ok(_) | Err(_) => {}
         }
     }
 }
