@@ -27,8 +27,8 @@ pub(crate) struct TestOutcome {
 struct FailedProgram {
     /// The flags with which cargo runs it alone.
     flags: String,
-    /// The failed tests, with the beginning of their output; empty if the program ended by a signal,
-    /// or was not started.
+    /// The failed tests, with the beginning of their output; empty if the program ended by a
+    /// signal, or was not started.
     tests: BTreeMap<String, Vec<String>>,
 }
 

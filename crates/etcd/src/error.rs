@@ -40,8 +40,8 @@ pub enum EtcdError {
 }
 
 impl EtcdError {
-    /// True if another attempt may succeed, of a write after [`NoAnswer`](Self::NoAnswer) only if it
-    /// may be applied twice.
+    /// True if another attempt may succeed, of a write after [`NoAnswer`](Self::NoAnswer) only if
+    /// it may be applied twice.
     pub fn is_transient(&self) -> bool {
         matches!(self, Self::NoAnswer { .. } | Self::NotConnected { .. })
     }

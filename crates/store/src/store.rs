@@ -21,8 +21,8 @@ pub const MAX_VALUE_BYTES: usize = 1536 * 1024;
 /// The most bytes of keys and values that one commit writes.
 pub const MAX_COMMIT_BYTES: usize = 8 * 1024 * 1024;
 
-/// The most writes, and the most guards, of one commit: etcd's default for a transaction is 128, and
-/// its engine adds one of each.
+/// The most writes, and the most guards, of one commit: etcd's default for a transaction is 128,
+/// and its engine adds one of each.
 pub const MAX_WRITES: usize = 127;
 
 /// The revision of a store that was never written to, as in etcd. The first commit gets the next

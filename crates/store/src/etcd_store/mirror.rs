@@ -36,8 +36,8 @@ use crate::{
 
 /// Keys in one answer of a list. With objects of 1.5 MiB an answer stays below what a client takes.
 const PAGE: i64 = 300;
-/// The most revisions that a server reads from the history when it starts: etcd sends a thousand in a
-/// tenth of a second.
+/// The most revisions that a server reads from the history when it starts: etcd sends a thousand in
+/// a tenth of a second.
 const MAX_REPLAYED: i64 = 20_000;
 /// The pause after a failure to read everything again.
 const READ_AGAIN_IN: Duration = Duration::from_secs(1);
@@ -48,9 +48,9 @@ pub(super) struct Mirror {
 }
 
 impl Mirror {
-    /// Reads all keys: at the revision of the last compaction or [`MAX_REPLAYED`] before the current
-    /// one, so that watches from before a restart can resume, or, if etcd has been compacted later
-    /// by others, at the current one.
+    /// Reads all keys: at the revision of the last compaction or [`MAX_REPLAYED`] before the
+    /// current one, so that watches from before a restart can resume, or, if etcd has been
+    /// compacted later by others, at the current one.
     pub(super) async fn read(
         client: &EtcdClient,
         keys: &KeySpace,

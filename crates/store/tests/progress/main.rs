@@ -1,6 +1,6 @@
-//! How a server comes to revisions that are not of its store, in an etcd that has keys of others: by
-//! a progress request where that is safe, by a write of its own where it is not. Debian's etcd is
-//! too old to be asked, so a server plays a newer one.
+//! A server comes to revisions that are not of its store, in an etcd that has keys of others,
+//! by a progress request where that is safe, by a write of its own where it is not. Debian's etcd
+//! is too old to be asked, so a server plays a newer one.
 
 mod etcd;
 

@@ -142,7 +142,8 @@ impl ExecProcess {
         }
     }
 
-    /// Waits for its end and for that of its output; `None` after `timeout`, when it has been killed.
+    /// Waits for its end and for that of its output; `None` after `timeout`, when it has been
+    /// killed.
     pub async fn output(mut self, timeout: Option<Duration>) -> Option<ExecOutput> {
         let (stdout, stderr) = (self.stdout.take(), self.stderr.take());
         let all = async {
