@@ -225,24 +225,25 @@ impl EtcdStore {
                 self.numbers.ours(raised),
             )
             .await?;
-        let candidates = {
+        let (candidates, retained) = {
             let history = self.mirror.history();
             let history = history.borrow();
-            outcome::candidates(&history, since, txn)?
+            let candidates = outcome::candidates(&history, since, txn);
+            (candidates, outcome::retained(&history, since))
         };
         for found in candidates {
-            if match mark {
-                None => true,
-                Some(mark) => self.is_marked(found.revision, mark).await?,
-            } {
+            if self.is_marked(found.revision, mark).await? {
                 return Ok(Some(found));
             }
         }
-        Ok(None)
+        retained.map(|()| None)
     }
 
-    /// Returns true if the commit of this revision wrote the mark.
-    async fn is_marked(&self, commit: Revision, mark: Uuid) -> Result<bool, StoreError> {
+    /// Returns true if the commit of this revision wrote the mark, or there is none.
+    async fn is_marked(&self, commit: Revision, mark: Option<Uuid>) -> Result<bool, StoreError> {
+        let Some(mark) = mark else {
+            return Ok(true);
+        };
         let revision = self.numbers.etcds(commit);
         let request = RangeRequest {
             key: self.keys.mark(),
@@ -319,15 +320,21 @@ mod tests {
         etcd: EtcdFlags,
     }
 
+    /// An etcd, and a store in it; `None` without etcd.
+    async fn opened() -> Option<(Etcd, EtcdStore)> {
+        let etcd = Etcd::start(&[])?;
+        let flags = Flags::parse_from(["test", "--etcd-endpoints", &etcd.endpoint()]);
+        let store = EtcdStore::open(&flags.etcd).await.unwrap();
+        Some((etcd, store))
+    }
+
     /// The first attempt of a create comes to etcd after the second one was carried out, and what it
     /// made was deleted.
     #[tokio::test(flavor = "multi_thread")]
     async fn an_attempt_is_not_applied_after_its_outcome_was_decided() {
-        let Some(etcd) = Etcd::start(&[]) else {
+        let Some((_etcd, store)) = opened().await else {
             return;
         };
-        let flags = Flags::parse_from(["test", "--etcd-endpoints", &etcd.endpoint()]);
-        let store = EtcdStore::open(&flags.etcd).await.unwrap();
         let key = Key::try_from("/pods/a").unwrap();
         let create = Txn::new()
             .guard(Guard::Absent(key.clone()))
@@ -358,11 +365,9 @@ mod tests {
     /// Two delete what is there, and the answers to both are lost.
     #[tokio::test(flavor = "multi_thread")]
     async fn a_deletion_by_another_is_not_taken_for_the_own() {
-        let Some(etcd) = Etcd::start(&[]) else {
+        let Some((_etcd, store)) = opened().await else {
             return;
         };
-        let flags = Flags::parse_from(["test", "--etcd-endpoints", &etcd.endpoint()]);
-        let store = EtcdStore::open(&flags.etcd).await.unwrap();
         let key = Key::try_from("/pods/a").unwrap();
         let created = store.commit(Txn::new().put(key.clone(), "a")).await;
         let revision = created.unwrap().revision;
@@ -371,7 +376,7 @@ mod tests {
                 key: key.clone(),
                 revision,
             })
-            .delete(key);
+            .delete(key.clone());
         let (first, second) = (MarkedTxn::new(&delete), MarkedTxn::new(&delete));
         let requests = [first, second].map(|marked| store.request(marked, 0).unwrap());
         let mut succeeded = Vec::new();
@@ -382,5 +387,16 @@ mod tests {
         let found = store.outcome(first, revision).await.unwrap().unwrap();
         assert_eq!(found.previous.len(), 1);
         assert_eq!(store.outcome(second, revision).await.unwrap(), None);
+
+        // Later it is not known: a deletion by another is there, and one that is compacted may have
+        // been its own.
+        store.mirror.compact(store.mirror.current()).unwrap();
+        store
+            .commit(Txn::new().put(key.clone(), "b"))
+            .await
+            .unwrap();
+        store.commit(Txn::new().delete(key)).await.unwrap();
+        let outcome = store.outcome(second, revision).await;
+        assert!(matches!(outcome, Err(StoreError::UnknownOutcome { .. })));
     }
 }

@@ -9,20 +9,21 @@ use crate::{
 /// The results of the commits after `since` that may be the transaction: each has the same effect
 /// on the same keys. A written object differs from all others in its UID or times, so there is no
 /// more than one; what is deleted may have been deleted by another writer, and later again.
+pub(super) fn candidates(history: &History, since: Revision, txn: &Txn) -> Vec<CommitResult> {
+    let commits = history.commits_after(since);
+    commits.filter_map(|commit| is_of(commit, txn)).collect()
+}
+
+/// Checks that all commits after `since` are retained: if none of the candidates is the transaction,
+/// it was not applied.
 ///
 /// # Errors
 ///
-/// [`StoreError::UnknownOutcome`] if there is none, and not all commits since are retained.
-pub(super) fn candidates(
-    history: &History,
-    since: Revision,
-    txn: &Txn,
-) -> Result<Vec<CommitResult>, StoreError> {
-    let commits = history.commits_after(since);
-    let found: Vec<_> = commits.filter_map(|commit| is_of(commit, txn)).collect();
-    match history.oldest() > since && found.is_empty() {
+/// [`StoreError::UnknownOutcome`].
+pub(super) fn retained(history: &History, since: Revision) -> Result<(), StoreError> {
+    match history.oldest() > since {
         true => Err(compacted()),
-        false => Ok(found),
+        false => Ok(()),
     }
 }
 
@@ -95,7 +96,8 @@ mod tests {
             Txn::new().put(key("/a"), "theirs"),
         ]);
         let since = Revision::new(2).expect("a revision");
-        let found = candidates(&history, since, &creation("ours")).expect("all is retained");
+        retained(&history, since).expect("all is retained");
+        let found = candidates(&history, since, &creation("ours"));
         let [found] = found.try_into().expect("it was applied once");
         assert_eq!(found.revision.number(), 3);
         assert_eq!(found.previous[0], None);
@@ -107,8 +109,10 @@ mod tests {
     fn takes_no_commit_of_another_for_the_own() {
         let since = crate::FIRST_REVISION;
         let theirs = history([creation("theirs")]);
-        let found =
-            |history, since| candidates(history, since, &creation("ours")).map(|all| all.len());
+        let found = |history, since| {
+            let found = candidates(history, since, &creation("ours"));
+            retained(history, since).map(|()| found.len())
+        };
         assert!(matches!(found(&theirs, since), Ok(0)));
         let more = history([creation("ours").put(key("/c"), "x")]);
         assert!(matches!(found(&more, since), Ok(0)));
@@ -121,6 +125,8 @@ mod tests {
         let mut history = history([creation("ours"), Txn::new().put(key("/a"), "theirs")]);
         history.compact(history.current());
         let found = candidates(&history, crate::FIRST_REVISION, &creation("ours"));
+        assert_eq!(found, []);
+        let found = retained(&history, crate::FIRST_REVISION);
         assert!(matches!(found, Err(StoreError::UnknownOutcome { .. })));
     }
 }
