@@ -1,7 +1,7 @@
 //! API servers on Debian's etcd: two of them write at once, etcd is killed, clients have a list of
 //! servers.
 
-use std::{process::Command, time::Duration};
+use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
 use podplane_api::{
@@ -18,7 +18,7 @@ use podplane_test_cluster::within;
 use podplane_test_etcd::{Etcd, EtcdTls};
 use podplane_tests::{
     apiserver::Apiserver,
-    programs::{bin_dir, finish},
+    programs::{finish, podplane},
 };
 use tempfile::TempDir;
 
@@ -467,9 +467,7 @@ async fn clients_go_on_at_the_next_server() -> Result<()> {
         |pod| pod.is_ok(),
     )
     .await??;
-    let mut podplane = Command::new(bin_dir().join("podplane"));
-    podplane.args(["--server", &list, "get", "pods"]);
-    let shown = finish(&mut podplane);
+    let shown = finish(&mut podplane(["--server", &list, "get", "pods"]));
     ensure!(shown.stdout.contains("first"), "{shown:?}");
     Ok(())
 }
@@ -563,10 +561,10 @@ async fn a_store_moves_to_etcd_and_back() -> Result<()> {
 
     let endpoint = etcd.endpoint();
     let store = |arguments: &[&str], data_dir: &std::path::Path| {
-        let mut podplane = Command::new(bin_dir().join("podplane"));
-        podplane.arg("store").args(arguments);
-        podplane.args(["--etcd-endpoints", &endpoint, "--data-dir"]);
-        finish(podplane.arg(data_dir))
+        let mut store = podplane(["store"]);
+        store.args(arguments);
+        store.args(["--etcd-endpoints", &endpoint, "--data-dir"]);
+        finish(store.arg(data_dir))
     };
     store(&["migrate", "etcd"], dir.path()).ok();
     let again = store(&["migrate", "etcd"], dir.path());
@@ -620,12 +618,11 @@ async fn bad_flags_are_refused_with_a_remedy() -> Result<()> {
             "needs --etcd-cafile",
         ),
     ] {
-        let mut podplane = Command::new(bin_dir().join("podplane"));
-        podplane
-            .args(["apiserver", "--authentication=none", "--store=etcd"])
+        let mut apiserver = podplane(["apiserver", "--authentication=none", "--store=etcd"]);
+        apiserver
             .args(["--listen=127.0.0.1:0", "--data-dir", data])
             .args(flags);
-        let ended = finish(&mut podplane);
+        let ended = finish(&mut apiserver);
         ensure!(
             ended.code != Some(0) && ended.stderr.contains(want),
             "{ended:?}"

@@ -192,12 +192,9 @@ pub(crate) fn release_dir() -> PathBuf {
 pub(crate) fn cargo() -> Command {
     let mut cargo = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     for (name, _) in env::vars_os() {
-        let is_of_package = name.to_str().is_some_and(|name| {
-            let prefixes = ["CARGO_PKG_", "CARGO_MANIFEST_"];
-            prefixes.iter().any(|prefix| name.starts_with(prefix))
-        });
-        if is_of_package {
-            cargo.env_remove(name);
+        let text = name.to_string_lossy();
+        if text.starts_with("CARGO_PKG_") || text.starts_with("CARGO_MANIFEST_") {
+            cargo.env_remove(&name);
         }
     }
     cargo.current_dir(root());

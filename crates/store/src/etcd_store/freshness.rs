@@ -8,15 +8,11 @@ use std::{
     time::Duration,
 };
 
-use podplane_etcd::{EtcdClient, EtcdError};
+use podplane_etcd::{EtcdClient, EtcdError, wire::etcdserverpb::RangeRequest};
 use podplane_host::clock;
 use tokio::sync::{Mutex, Notify};
 
-use super::{
-    keys::KeySpace,
-    mirror::{self, Mirror},
-    request::put_empty,
-};
+use super::{keys::KeySpace, mirror::Mirror, request::put_empty};
 use crate::{StoreError, store::Revision};
 
 /// The time that events take normally. After it, the revision may be that of a key outside of the
@@ -92,7 +88,7 @@ impl Freshness {
             return read.revision.clone();
         }
         let answers = self.calls.load(Ordering::Acquire);
-        let revision = mirror::current(client, keys).await;
+        let revision = current(client, keys).await;
         *read = LastRead {
             answers,
             revision: revision.clone(),
@@ -141,6 +137,22 @@ impl Freshness {
             message: format!("etcd's watch did not come to revision {revision}"),
         })
     }
+}
+
+/// The revision that etcd has, as new as every write that was acknowledged before the call: a
+/// linearizable read.
+///
+/// # Errors
+///
+/// Those of [`EtcdClient::range`].
+pub(super) async fn current(client: &EtcdClient, keys: &KeySpace) -> Result<i64, EtcdError> {
+    let request = RangeRequest {
+        key: keys.record(),
+        keys_only: true,
+        ..RangeRequest::default()
+    };
+    let answer = client.range(request).await?;
+    Ok(answer.header.map_or(0, |header| header.revision))
 }
 
 /// Writes a key of the store, so that the watch has an event after all earlier ones.

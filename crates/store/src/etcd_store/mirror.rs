@@ -25,7 +25,7 @@ use uuid::Uuid;
 
 use super::{
     Numbers,
-    freshness::{Freshness, STALLED},
+    freshness::{self, Freshness, STALLED},
     keys::KeySpace,
 };
 use crate::{
@@ -60,7 +60,7 @@ impl Mirror {
     ) -> Result<Self, EtcdError> {
         let compacted = last_compaction(client, keys).await?;
         let oldest = compacted.map_or_else(|| numbers.etcds(first), |(revision, _)| revision);
-        let from = oldest.max(current(client, keys).await? - MAX_REPLAYED);
+        let from = oldest.max(freshness::current(client, keys).await? - MAX_REPLAYED);
         let history = match read_at(client, keys, numbers, (id, first), Some(from)).await {
             Err(EtcdError::Compacted) => read_now(client, keys, numbers, (id, first)).await?,
             read => read?,
@@ -130,22 +130,6 @@ pub(super) async fn last_compaction(
         let revision = std::str::from_utf8(&found.value).ok()?.parse().ok()?;
         Some((revision, found.mod_revision))
     }))
-}
-
-/// The revision that etcd has, as new as every write that was acknowledged before the call: a
-/// linearizable read.
-///
-/// # Errors
-///
-/// Those of [`EtcdClient::range`].
-pub(super) async fn current(client: &EtcdClient, keys: &KeySpace) -> Result<i64, EtcdError> {
-    let request = RangeRequest {
-        key: keys.record(),
-        keys_only: true,
-        ..RangeRequest::default()
-    };
-    let answer = client.range(request).await?;
-    Ok(answer.header.map_or(0, |header| header.revision))
 }
 
 /// Reads the current state, again if it is compacted meanwhile.

@@ -3,14 +3,13 @@
 use podplane_etcd::{
     EtcdClient,
     wire::etcdserverpb::{
-        Compare, PutRequest, RangeRequest, RequestOp, TxnRequest,
+        Compare, RangeRequest, TxnRequest,
         compare::{CompareTarget, TargetUnion},
-        request_op,
     },
 };
 use podplane_host::random;
 
-use super::{EtcdOpenError, StoreRecord, keys::KeySpace};
+use super::{EtcdOpenError, StoreRecord, keys::KeySpace, request::put};
 
 /// The record, and the revision of etcd at which it was created.
 pub(super) async fn read(
@@ -60,11 +59,7 @@ pub(super) async fn read_or_create(
 /// The transaction that writes the record where its creation revision is this one; 0: where it is
 /// absent.
 pub(super) fn write(keys: &KeySpace, record: &StoreRecord, created: TargetUnion) -> TxnRequest {
-    let put = PutRequest {
-        key: keys.record(),
-        value: serde_json::json!(record).to_string().into(),
-        ..PutRequest::default()
-    };
+    let value = serde_json::json!(record).to_string();
     TxnRequest {
         compare: vec![Compare {
             target: CompareTarget::Create.into(),
@@ -72,9 +67,7 @@ pub(super) fn write(keys: &KeySpace, record: &StoreRecord, created: TargetUnion)
             target_union: Some(created),
             ..Compare::default()
         }],
-        success: vec![RequestOp {
-            request: Some(request_op::Request::RequestPut(put)),
-        }],
+        success: vec![put(keys.record(), value.into())],
         failure: Vec::new(),
     }
 }

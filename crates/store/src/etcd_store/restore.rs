@@ -5,14 +5,13 @@ use std::io;
 use podplane_etcd::{
     EtcdClient, EtcdError, EtcdFlags,
     wire::etcdserverpb::{
-        Compare, PutRequest, RangeRequest, RequestOp, TxnRequest,
+        Compare, RangeRequest, RequestOp, TxnRequest,
         compare::{CompareTarget, TargetUnion},
-        request_op,
     },
 };
 use podplane_host::random;
 
-use super::{EtcdOpenError, EtcdStore, StoreRecord, keys::KeySpace, record};
+use super::{EtcdOpenError, EtcdStore, StoreRecord, keys::KeySpace, record, request::put};
 use crate::{
     RestoreReport,
     backup::{BackupDamage, BackupReader, first_after, verify_backup},
@@ -107,14 +106,7 @@ impl EtcdStore {
         for item in reader {
             let (key, value) = item?;
             bytes += key.as_bytes().len() + value.len();
-            let put = PutRequest {
-                key: keys.of(&key),
-                value,
-                ..PutRequest::default()
-            };
-            puts.push(RequestOp {
-                request: Some(request_op::Request::RequestPut(put)),
-            });
+            puts.push(put(keys.of(&key), value));
             if puts.len() == MAX_ITEMS || bytes >= FULL_BYTES {
                 let puts = std::mem::take(&mut puts);
                 let part = under_record(&keys, created, puts);
