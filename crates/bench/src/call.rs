@@ -86,14 +86,6 @@ impl Connection {
         Self { token, ..self }
     }
 
-    pub(crate) async fn several(address: SocketAddr, count: usize) -> Result<Vec<Self>> {
-        let mut connections = Vec::new();
-        for _ in 0..count {
-            connections.push(Self::open(address).await?);
-        }
-        Ok(connections)
-    }
-
     /// Makes a unary call; returns the size of the answer.
     pub(crate) async fn unary(&mut self, path: &str, message: Bytes) -> Result<usize> {
         let mut size = 0;

@@ -21,11 +21,7 @@ use tokio::{
 use tokio_rustls::TlsConnector;
 
 use crate::{
-    BenchParameters, TableLine,
-    call::Connection,
-    load::{LoadTarget, connections},
-    pods,
-    server::ServerProcess,
+    BenchParameters, TableLine, call::Connection, load::LoadTarget, pods, server::ServerProcess,
 };
 
 /// The name of the server's directory.
@@ -50,7 +46,7 @@ pub(crate) async fn flood(bench: &BenchParameters) -> Result<Vec<TableLine>> {
     let authority = dir.join(SERVER).join("pki/ca.crt");
     let config = client(&authority, tls::HTTP2)?;
     let mut filling = Vec::new();
-    for _ in 0..connections(WRITERS) {
+    for _ in 0..WRITERS {
         let one = Connection::secured(server.address, &config).await?;
         filling.push(one.by("fill"));
     }
@@ -152,7 +148,7 @@ async fn start(bench: &BenchParameters, dir: &Path) -> Result<ServerProcess> {
     std::fs::write(&tokens, TOKENS)?;
     let tokens = format!("--token-auth-file={}", tokens.display());
     let flags = [tokens.into(), "--authorization-mode=AlwaysAllow".into()];
-    ServerProcess::podplane_with(bench, dir, SERVER, &flags).await
+    ServerProcess::podplane_with(bench, dir, SERVER, &flags, None).await
 }
 
 /// The TLS of a client that has a token and no certificate.

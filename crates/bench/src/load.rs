@@ -11,11 +11,6 @@ use futures::future::try_join_all;
 
 use crate::call::Connection;
 
-/// The number of connections that this many callers share.
-pub(crate) fn connections(callers: usize) -> usize {
-    callers.min(64)
-}
-
 /// The target of calls, with their messages. Each call gets a unique number.
 pub(crate) struct LoadTarget {
     connections: Vec<Connection>,
@@ -94,11 +89,12 @@ impl LoadTarget {
 
     /// Makes exactly this many calls, by at most this many callers at once.
     pub(crate) async fn exactly(&self, callers: usize, calls: u32) -> Result<()> {
+        let end = self.next.load(Ordering::Relaxed).saturating_add(calls);
         let caller = |caller: usize| async move {
             let mut connection = self.connection(caller);
             loop {
                 let number = self.next.fetch_add(1, Ordering::Relaxed);
-                if number >= calls {
+                if number >= end {
                     return anyhow::Ok(());
                 }
                 connection.unary(&self.path, (self.message)(number)).await?;

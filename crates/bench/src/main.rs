@@ -1,5 +1,5 @@
-//! The measurements behind `cargo xtask bench apiserver`: load on the API server, on etcd, and on a
-//! gRPC server that does nothing, by turns; and those of the scheduler with an API server, behind
+//! The measurements behind `cargo xtask bench apiserver`: load on the API server and on etcd, by
+//! turns; and those of the scheduler with an API server, behind
 //! `cargo xtask bench scheduler`, and of the API server on etcd, behind `cargo xtask bench etcd`.
 //!
 //! The measurements are printed as one JSON object per line; xtask evaluates them and knows the
@@ -7,7 +7,6 @@
 //! answers are counted and never decoded.
 
 mod call;
-mod empty;
 mod etcd;
 mod flood;
 mod load;
@@ -19,6 +18,7 @@ mod scheduling;
 mod secured;
 mod server;
 mod start;
+mod tls;
 mod watches;
 mod writes;
 
@@ -32,25 +32,22 @@ use anyhow::Result;
 use clap::{Parser, ValueEnum};
 use serde_json::json;
 
-/// Measure the API server beside etcd and an empty gRPC call. Started by
+/// Measure the API server beside etcd. Started by
 /// `cargo xtask bench apiserver`.
 #[derive(Debug, Parser)]
 struct LoadArgs {
     /// The rows to measure.
-    #[arg(value_enum, required_unless_present_any = ["serve_empty", "flood"])]
+    #[arg(value_enum, required_unless_present = "flood")]
     rows: Vec<BenchRow>,
     /// Path of the program `podplane`.
-    #[arg(long, required_unless_present_any = ["serve_empty", "flood"])]
+    #[arg(long, required_unless_present = "flood")]
     podplane: Option<PathBuf>,
     /// Directory for the data of all servers.
-    #[arg(long, required_unless_present_any = ["serve_empty", "flood"])]
+    #[arg(long, required_unless_present = "flood")]
     dir: Option<PathBuf>,
     /// Run only a few rounds.
     #[arg(long)]
     quick: bool,
-    /// Serve the empty gRPC call at this address instead of measuring.
-    #[arg(long, hide = true)]
-    serve_empty: Option<SocketAddr>,
     /// List all pods of the API server at this address by many clients instead of measuring.
     #[arg(long, hide = true, requires = "authority")]
     flood: Option<SocketAddr>,
@@ -136,10 +133,6 @@ fn main() -> Result<ExitCode> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()?;
-    if let Some(address) = args.serve_empty {
-        empty::serve(address)?;
-        return Ok(ExitCode::SUCCESS);
-    }
     if let (Some(address), Some(authority)) = (args.flood, &args.authority) {
         runtime.block_on(flood::list_again_and_again(address, authority))?;
         return Ok(ExitCode::SUCCESS);

@@ -16,7 +16,7 @@ use prost::Message as _;
 use crate::{
     BenchParameters, TableLine,
     call::{Connection, framed},
-    load::{LoadTarget, connections},
+    load::LoadTarget,
     pods,
     server::ServerProcess,
 };
@@ -37,7 +37,7 @@ pub(crate) async fn nodes(bench: &BenchParameters) -> Result<Vec<TableLine>> {
         for (batched, [assigned, both]) in [(false, [1, 2]), (true, [3, 4])] {
             let dir = bench.row_dir(&format!("nodes-{round}-{batched}"))?;
             let server = ServerProcess::podplane(bench, &dir).await?;
-            let open = || Connection::several(server.address, connections(WRITERS));
+            let open = || server.connections(WRITERS);
             let node = pods::create_node()?;
             let path = pods::create_path::<Node>();
             let create = LoadTarget::new(open().await?, path, move |n| node.with(n));
@@ -76,7 +76,7 @@ pub(crate) async fn nodes(bench: &BenchParameters) -> Result<Vec<TableLine>> {
 }
 
 async fn list(server: &ServerProcess) -> Result<Vec<Node>> {
-    let mut connection = Connection::open(server.address).await?;
+    let mut connection = server.connect().await?;
     let path = method_path::<Node>(&Verb::List.method::<Node>());
     let request = framed(&ListRequest::default())?;
     let list = ObjectList::decode(connection.answer(&path, request).await?)?;
@@ -137,7 +137,7 @@ async fn assign_batches(server: &ServerProcess, nodes: &[Node]) -> Result<f64> {
         })
     });
     let requests = requests.collect::<Result<Vec<_>>>()?;
-    let connections = Connection::several(server.address, BATCHES).await?;
+    let connections = server.connections(BATCHES).await?;
     let begun = Instant::now();
     let caller = |(caller, mut connection): (usize, Connection)| {
         let requests = &requests;

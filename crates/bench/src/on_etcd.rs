@@ -6,12 +6,7 @@ use anyhow::Result;
 use podplane_api::core::Pod;
 
 use crate::{
-    BenchParameters, TableLine,
-    call::Connection,
-    etcd,
-    load::{LoadTarget, connections},
-    pods,
-    server::ServerProcess,
+    BenchParameters, TableLine, etcd, load::LoadTarget, pods, server::ServerProcess,
     start::first_answer,
 };
 
@@ -30,13 +25,14 @@ pub(crate) async fn create(bench: &BenchParameters, writers: usize) -> Result<Ve
     let ours = ServerProcess::podplane_on(bench, &below, &store).await?;
     let theirs = ServerProcess::etcd(&beside).await?;
     pods::check_size(&ours).await?;
-    let open = |server: &ServerProcess| Connection::several(server.address, connections(writers));
     let (pod, transaction) = (pods::create()?, pods::etcd_create()?);
     let targets = [
-        LoadTarget::new(open(&ours).await?, pods::create_path::<Pod>(), move |n| {
-            pod.with(n)
-        }),
-        LoadTarget::new(open(&theirs).await?, etcd::TXN, move |n| {
+        LoadTarget::new(
+            ours.connections(writers).await?,
+            pods::create_path::<Pod>(),
+            move |n| pod.with(n),
+        ),
+        LoadTarget::new(theirs.connections(writers).await?, etcd::TXN, move |n| {
             transaction.with(n)
         }),
     ];
@@ -55,7 +51,7 @@ pub(crate) async fn restart(bench: &BenchParameters) -> Result<Vec<TableLine>> {
     let store = ServerProcess::etcd(&dir).await?;
     let server = ServerProcess::podplane_on(bench, &dir, &store).await?;
     let pod = pods::create()?;
-    let open = Connection::several(server.address, connections(WRITERS));
+    let open = server.connections(WRITERS);
     let create = LoadTarget::new(open.await?, pods::create_path::<Pod>(), move |n| {
         pod.with(n)
     });

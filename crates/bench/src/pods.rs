@@ -1,4 +1,4 @@
-//! The objects: stored pods of 1,600 bytes, and values of the same size for etcd.
+//! The objects: stored pods of 1,200 bytes, and values of the same size for etcd.
 
 use anyhow::{Result, ensure};
 use bytes::Bytes;
@@ -12,14 +12,10 @@ use podplane_proto::{
 };
 use serde_json::{Value, json};
 
-use crate::{
-    call::{Connection, framed},
-    etcd,
-    server::ServerProcess,
-};
+use crate::{call::framed, etcd, server::ServerProcess};
 
 /// The bytes of a stored pod, and of a value in etcd.
-pub(crate) const SIZE: usize = 1600;
+pub(crate) const SIZE: usize = 1200;
 
 const NAMESPACE: &str = "default";
 
@@ -99,7 +95,7 @@ fn create_of<K: Object>(json: &Value) -> Result<RequestTemplate> {
 
 /// Creates a pod with a name that no other call uses, and checks its size in the store.
 pub(crate) async fn check_size(server: &ServerProcess) -> Result<()> {
-    let mut connection = Connection::open(server.address).await?;
+    let mut connection = server.connect().await?;
     let request = create()?.with(9_999_999);
     let stored = connection.answer(&create_path::<Pod>(), request).await?;
     let mut stored: Pod = codec::decode(&stored)?;
@@ -152,6 +148,7 @@ fn pod() -> Value {
             "annotations": {"example.com/owner": "x".repeat(PADDING)},
         },
         "spec": {
+            "automountServiceAccountToken": false,
             "containers": [{
                 "name": "web", "image": "registry.k8s.io/pause:3.10",
                 "resources": {"requests": {"cpu": "50m", "memory": "32Mi"}},
@@ -160,25 +157,25 @@ fn pod() -> Value {
     })
 }
 
-const PADDING: usize = 45;
+const PADDING: usize = 87;
 
 const KEY: &str = "/registry/pods/default/";
 
 /// The request that puts the value at the pod's key in etcd.
 pub(crate) fn etcd_put() -> Result<RequestTemplate> {
     RequestTemplate::new(framed(&etcd::PutRequest {
-        key: format!("{KEY}{PLACEHOLDER}").into_bytes(),
-        value: vec![b'x'; SIZE],
+        key: format!("{KEY}{PLACEHOLDER}").into(),
+        value: vec![b'x'; SIZE].into(),
         ..etcd::PutRequest::default()
     })?)
 }
 
 /// The transaction that puts the value unless the key is there: what a create is in etcd.
 pub(crate) fn etcd_create() -> Result<RequestTemplate> {
-    let key = format!("{KEY}{PLACEHOLDER}").into_bytes();
+    let key = Bytes::from(format!("{KEY}{PLACEHOLDER}"));
     let put = etcd::PutRequest {
         key: key.clone(),
-        value: vec![b'x'; SIZE],
+        value: vec![b'x'; SIZE].into(),
         ..etcd::PutRequest::default()
     };
     RequestTemplate::new(framed(&etcd::TxnRequest {
@@ -198,16 +195,16 @@ pub(crate) fn etcd_create() -> Result<RequestTemplate> {
 
 pub(crate) fn etcd_get() -> Result<RequestTemplate> {
     RequestTemplate::new(framed(&etcd::RangeRequest {
-        key: format!("{KEY}{PLACEHOLDER}").into_bytes(),
+        key: format!("{KEY}{PLACEHOLDER}").into(),
         ..etcd::RangeRequest::default()
     })?)
 }
 
 pub(crate) fn etcd_list() -> Result<Bytes> {
     framed(&etcd::RangeRequest {
-        key: KEY.as_bytes().to_vec(),
+        key: KEY.into(),
         // The end of the range: the key after the last one with this prefix.
-        range_end: KEY.replace("default/", "default0").into_bytes(),
+        range_end: KEY.replace("default/", "default0").into(),
         ..etcd::RangeRequest::default()
     })
 }

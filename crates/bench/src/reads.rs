@@ -5,14 +5,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Result, ensure};
 use podplane_api::core::Pod;
 
-use crate::{
-    BenchParameters, TableLine,
-    call::Connection,
-    etcd,
-    load::{LoadTarget, connections},
-    pods,
-    server::ServerProcess,
-};
+use crate::{BenchParameters, TableLine, etcd, load::LoadTarget, pods, server::ServerProcess};
 
 const LASTING: Duration = Duration::from_secs(1);
 const PODS: u32 = 10_000;
@@ -27,12 +20,15 @@ async fn filled(bench: &BenchParameters, row: &str, pods: u32) -> Result<[Server
     ];
     let [ours, theirs] = &servers;
     let (pod, put) = (pods::create()?, pods::etcd_put()?);
-    let open = |server: &ServerProcess| Connection::several(server.address, connections(WRITERS));
-    let create = LoadTarget::new(open(ours).await?, pods::create_path::<Pod>(), move |n| {
-        pod.with(n)
-    });
+    let create = LoadTarget::new(
+        ours.connections(WRITERS).await?,
+        pods::create_path::<Pod>(),
+        move |n| pod.with(n),
+    );
     create.times(WRITERS, pods).await?;
-    let put = LoadTarget::new(open(theirs).await?, etcd::PUT, move |n| put.with(n));
+    let put = LoadTarget::new(theirs.connections(WRITERS).await?, etcd::PUT, move |n| {
+        put.with(n)
+    });
     put.times(WRITERS, create.call_count()).await?;
     Ok(servers)
 }
@@ -43,14 +39,14 @@ pub(crate) async fn get(bench: &BenchParameters) -> Result<Vec<TableLine>> {
     let [ours, theirs] = filled(bench, "get", FEW).await?;
     let mut lines = Vec::new();
     for readers in [1, 16, 256] {
-        let open =
-            |server: &ServerProcess| Connection::several(server.address, connections(readers));
         let (get, range) = (pods::get()?, pods::etcd_get()?);
         let targets = [
-            LoadTarget::new(open(&ours).await?, pods::get_path(), move |n| {
-                get.with(n % FEW)
-            }),
-            LoadTarget::new(open(&theirs).await?, etcd::RANGE, move |n| {
+            LoadTarget::new(
+                ours.connections(readers).await?,
+                pods::get_path(),
+                move |n| get.with(n % FEW),
+            ),
+            LoadTarget::new(theirs.connections(readers).await?, etcd::RANGE, move |n| {
                 range.with(n % FEW)
             }),
         ];
@@ -63,10 +59,7 @@ pub(crate) async fn get(bench: &BenchParameters) -> Result<Vec<TableLine>> {
 /// Measures a list of all ten thousand pods, in milliseconds.
 pub(crate) async fn list(bench: &BenchParameters) -> Result<Vec<TableLine>> {
     let [ours, theirs] = filled(bench, "list", PODS).await?;
-    let mut connections = [
-        Connection::open(ours.address).await?,
-        Connection::open(theirs.address).await?,
-    ];
+    let mut connections = [ours.connect().await?, theirs.connect().await?];
     let requests = [pods::list()?, pods::etcd_list()?];
     let paths = [pods::list_path(), etcd::RANGE.to_owned()];
     let mut times = [const { Vec::new() }; 2];

@@ -16,11 +16,7 @@ use prost::Message as _;
 use serde_json::{Value, json};
 
 use crate::{
-    BenchParameters, TableLine,
-    call::{Connection, framed},
-    load::{LoadTarget, connections},
-    pods,
-    server::ServerProcess,
+    BenchParameters, TableLine, call::framed, load::LoadTarget, pods, server::ServerProcess,
 };
 
 const NODES: u32 = 5_000;
@@ -69,7 +65,7 @@ pub(crate) async fn warm(bench: &BenchParameters) -> Result<Vec<TableLine>> {
     create::<Node>(&server, nodes, node).await?;
     create::<Pod>(&server, bound, move |n| pod(n, Some(n % nodes))).await?;
     let (mut starts, mut memory) = (Vec::new(), Vec::new());
-    let mut connection = Connection::open(server.address).await?;
+    let mut connection = server.connect().await?;
     for waiting in (bound..).take(bench.rounds(3)) {
         let request = request::<Pod>(pod(waiting, None))?;
         let path = pods::create_path::<Pod>();
@@ -125,7 +121,7 @@ async fn create<K: Object>(
 ) -> Result<()> {
     let requests = (0..count).map(|n| request::<K>(object(n)));
     let requests = requests.collect::<Result<Vec<_>>>()?;
-    let open = Connection::several(server.address, connections(WRITERS)).await?;
+    let open = server.connections(WRITERS).await?;
     let next = move |n: u32| {
         let at = usize::try_from(n).unwrap_or(usize::MAX);
         requests.get(at).cloned().unwrap_or_default()
@@ -136,7 +132,7 @@ async fn create<K: Object>(
 
 /// Waits until no pod is without a node.
 async fn until_bound(server: &ServerProcess) -> Result<()> {
-    let mut connection = Connection::open(server.address).await?;
+    let mut connection = server.connect().await?;
     let unbound = framed(&ListRequest {
         field_selector: "spec.nodeName=".to_owned(),
         limit: 1,

@@ -1,24 +1,15 @@
 //! The API server with and without TLS and access control, by turns.
 
 use std::{
-    ffi::OsString,
     path::Path,
-    process::{Command, Stdio},
-    sync::Arc,
     time::{Duration, Instant},
 };
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::Result;
 use podplane_api::core::Pod;
-use podplane_pki::tls;
-use rustls::{ClientConfig, sign::SingleCertAndKey};
 
 use crate::{
-    BenchParameters, TableLine,
-    call::Connection,
-    load::{LoadTarget, connections},
-    pods,
-    server::ServerProcess,
+    BenchParameters, TableLine, load::LoadTarget, pods, server::ServerProcess, tls::Certificates,
 };
 
 const LASTING: Duration = Duration::from_secs(1);
@@ -33,42 +24,19 @@ const CONNECTS: u32 = 20;
 /// everybody may do everything; and with authorization too.
 const GUARDS: [&str; 2] = ["tls", "rbac"];
 
-/// An API server, and how to connect to it.
-struct Side {
-    server: ServerProcess,
-    tls: Option<Arc<ClientConfig>>,
+async fn creates(server: &ServerProcess, callers: usize) -> Result<LoadTarget> {
+    let pod = pods::create()?;
+    let open = server.connections(callers).await?;
+    let path = pods::create_path::<Pod>();
+    Ok(LoadTarget::new(open, path, move |n| pod.with(n)))
 }
 
-impl Side {
-    async fn open(&self) -> Result<Connection> {
-        match &self.tls {
-            None => Connection::open(self.server.address).await,
-            Some(config) => Connection::secured(self.server.address, config).await,
-        }
-    }
-
-    async fn several(&self, callers: usize) -> Result<Vec<Connection>> {
-        let mut all = Vec::new();
-        for _ in 0..connections(callers) {
-            all.push(self.open().await?);
-        }
-        Ok(all)
-    }
-
-    async fn creates(&self, callers: usize) -> Result<LoadTarget> {
-        let pod = pods::create()?;
-        let open = self.several(callers).await?;
-        let path = pods::create_path::<Pod>();
-        Ok(LoadTarget::new(open, path, move |n| pod.with(n)))
-    }
-
-    async fn gets(&self, callers: usize) -> Result<LoadTarget> {
-        let get = pods::get()?;
-        let open = self.several(callers).await?;
-        Ok(LoadTarget::new(open, pods::get_path(), move |n| {
-            get.with(n % PODS)
-        }))
-    }
+async fn gets(server: &ServerProcess, callers: usize) -> Result<LoadTarget> {
+    let get = pods::get()?;
+    let open = server.connections(callers).await?;
+    Ok(LoadTarget::new(open, pods::get_path(), move |n| {
+        get.with(n % PODS)
+    }))
 }
 
 /// Measures calls per second, the processor time of the server for each, and the time of a new
@@ -78,13 +46,13 @@ pub(crate) async fn secured(bench: &BenchParameters) -> Result<Vec<TableLine>> {
     let sides = sides(bench, &dir).await?;
     for side in &sides {
         // Their numbers are those of the gets.
-        side.creates(64).await?.exactly(64, PODS).await?;
+        creates(side, 64).await?.exactly(64, PODS).await?;
     }
     let mut lines = connects(bench, &sides).await?;
     for callers in [1, 256] {
         let mut targets = Vec::new();
         for side in &sides {
-            targets.push(side.gets(callers).await?);
+            targets.push(gets(side, callers).await?);
         }
         let what = format!("get-{callers}");
         lines.extend(rates(bench, &sides, &targets, callers, &what).await?);
@@ -92,7 +60,7 @@ pub(crate) async fn secured(bench: &BenchParameters) -> Result<Vec<TableLine>> {
     for (callers, first) in [(16, 1_000_000), (256, 5_000_000)] {
         let mut targets = Vec::new();
         for side in &sides {
-            let creates = side.creates(callers).await?;
+            let creates = creates(side, callers).await?;
             creates.skip(first);
             targets.push(creates);
         }
@@ -103,62 +71,24 @@ pub(crate) async fn secured(bench: &BenchParameters) -> Result<Vec<TableLine>> {
 }
 
 /// Starts the plain server, and one for each of [`GUARDS`].
-async fn sides(bench: &BenchParameters, dir: &Path) -> Result<Vec<Side>> {
-    let pki = dir.join("pki");
-    let made = Command::new(bench.podplane())
-        .args(["certs", "init", "--dir"])
-        .arg(&pki)
-        .stdout(Stdio::null())
-        .status();
-    let made = made.context("failed to run podplane certs")?;
-    ensure!(made.success(), "podplane certs init: {made}");
-    let flag = |name: &str, file: &str| {
-        let mut flag = OsString::from(format!("--{name}="));
-        flag.push(pki.join(file));
-        flag
-    };
-    let secure = [
-        "--authentication=credentials".into(),
-        flag("tls-cert-file", "apiserver.pem"),
-        flag("tls-private-key-file", "apiserver.pem"),
-        flag("client-ca-file", "ca.crt"),
-    ];
-    let config = client(&pki)?;
-    let mut sides = vec![Side {
-        server: ServerProcess::podplane(bench, dir).await?,
-        tls: None,
-    }];
+async fn sides(bench: &BenchParameters, dir: &Path) -> Result<Vec<ServerProcess>> {
+    let certificates = Certificates::make(bench, dir)?;
+    let mut sides = vec![ServerProcess::podplane(bench, dir).await?];
     for guard in GUARDS {
         let mode = match guard {
             "rbac" => "--authorization-mode=Node,RBAC",
             _ => "--authorization-mode=AlwaysAllow",
         };
-        let mut flags = secure.to_vec();
+        let mut flags = certificates.apiserver_flags();
         flags.push(mode.into());
-        sides.push(Side {
-            server: ServerProcess::podplane_with(bench, dir, guard, &flags).await?,
-            tls: Some(Arc::clone(&config)),
-        });
+        let client = certificates.apiserver_client()?;
+        sides.push(ServerProcess::podplane_with(bench, dir, guard, &flags, Some(client)).await?);
     }
     Ok(sides)
 }
 
-/// A client with the certificate of the controller-manager, which creates and reads pods by the
-/// rules of its roles. An administrator would be allowed everything before any rule is asked.
-fn client(pki: &Path) -> Result<Arc<ClientConfig>> {
-    let own = pki.join("controller-manager.pem");
-    let pair = tls::read_key_pair(&own, &own)?;
-    let trust = tls::read_trust(&pki.join("ca.crt"))?;
-    let mut config =
-        tls::client(&trust).with_client_cert_resolver(Arc::new(SingleCertAndKey::from(pair)));
-    config.alpn_protocols = vec![tls::HTTP2.to_vec()];
-    // Each connection of the row that counts them is a whole one.
-    config.resumption = rustls::client::Resumption::disabled();
-    Ok(Arc::new(config))
-}
-
 /// The milliseconds of a new connection with one get.
-async fn connects(bench: &BenchParameters, sides: &[Side]) -> Result<Vec<TableLine>> {
+async fn connects(bench: &BenchParameters, sides: &[ServerProcess]) -> Result<Vec<TableLine>> {
     let get = pods::get()?;
     let mut times = vec![Vec::new(); sides.len()];
     for round in 0..bench.rounds(10) {
@@ -166,7 +96,7 @@ async fn connects(bench: &BenchParameters, sides: &[Side]) -> Result<Vec<TableLi
             let who = (round + turn) % sides.len();
             let begun = Instant::now();
             for number in 0..CONNECTS {
-                let mut connection = sides[who].open().await?;
+                let mut connection = sides[who].connect().await?;
                 connection
                     .unary(&pods::get_path(), get.with(number))
                     .await?;
@@ -180,7 +110,7 @@ async fn connects(bench: &BenchParameters, sides: &[Side]) -> Result<Vec<TableLi
 /// The calls per second, and the microseconds of the server's processor time for each.
 async fn rates(
     bench: &BenchParameters,
-    sides: &[Side],
+    sides: &[ServerProcess],
     targets: &[LoadTarget],
     callers: usize,
     what: &str,
@@ -190,7 +120,7 @@ async fn rates(
     for round in 0..bench.rounds(7) {
         for turn in 0..sides.len() {
             let who = (round + turn) % sides.len();
-            let (server, target) = (&sides[who].server, &targets[who]);
+            let (server, target) = (&sides[who], &targets[who]);
             let (used, calls) = (server.cpu_seconds()?, target.call_count());
             rates[who].push(target.rate(callers, LASTING).await?);
             let calls = f64::from(target.call_count().saturating_sub(calls).max(1));

@@ -6,6 +6,7 @@ use std::{
     net::SocketAddr,
     path::Path,
     process::{Child, Command, Stdio},
+    sync::Arc,
     time::{Duration, Instant},
 };
 
@@ -15,24 +16,42 @@ use rustix::{
     param::clock_ticks_per_second,
     process::{Pid, Signal, kill_process},
 };
+use rustls::ClientConfig;
 
-use crate::{BenchParameters, call::Connection};
+use crate::{BenchParameters, call::Connection, tls::Certificates};
 
 /// The time in which a server must accept connections.
 const PATIENCE: Duration = Duration::from_secs(120);
+
+const MAX_CONNECTIONS: usize = 64;
 
 /// A running server.
 #[derive(Debug)]
 pub(crate) struct ServerProcess {
     child: Child,
     pub(crate) address: SocketAddr,
+    /// How the load connects, if with TLS.
+    tls: Option<Arc<ClientConfig>>,
 }
 
 impl ServerProcess {
     /// Starts podplane's API server with sled, in `dir`, for anyone and without TLS.
     pub(crate) async fn podplane(bench: &BenchParameters, dir: &Path) -> Result<Self> {
         let open = ["--authentication=none".into()];
-        Self::podplane_with(bench, dir, "podplane", &open).await
+        Self::podplane_with(bench, dir, "podplane", &open, None).await
+    }
+
+    /// Starts podplane's API server with sled, in `dir`, with TLS and clients that are known by
+    /// their certificates and may do everything.
+    pub(crate) async fn podplane_secured(
+        bench: &BenchParameters,
+        dir: &Path,
+        certificates: &Certificates,
+    ) -> Result<Self> {
+        let mut flags = certificates.apiserver_flags();
+        flags.push("--authorization-mode=AlwaysAllow".into());
+        let client = certificates.apiserver_client()?;
+        Self::podplane_with(bench, dir, "podplane", &flags, Some(client)).await
     }
 
     /// Starts podplane's API server on an etcd, for anyone and without TLS.
@@ -43,16 +62,17 @@ impl ServerProcess {
     ) -> Result<Self> {
         let endpoint = format!("--etcd-endpoints=http://{}", etcd.address);
         let flags = ["--authentication=none", "--store=etcd", &endpoint].map(Into::into);
-        Self::podplane_with(bench, dir, "podplane", &flags).await
+        Self::podplane_with(bench, dir, "podplane", &flags, None).await
     }
 
     /// Starts podplane's API server, with sled unless a flag says otherwise, in the directory `name`
-    /// of `dir`, with more flags.
+    /// of `dir`, with more flags; with TLS if there is a client for it.
     pub(crate) async fn podplane_with(
         bench: &BenchParameters,
         dir: &Path,
         name: &str,
         flags: &[OsString],
+        tls: Option<Arc<ClientConfig>>,
     ) -> Result<Self> {
         let address = free_address()?;
         let mut command = Command::new(bench.podplane());
@@ -60,7 +80,7 @@ impl ServerProcess {
             .args(["apiserver", "--listen", &address.to_string(), "--data-dir"])
             .arg(dir.join(name))
             .args(flags);
-        Self::start(command, address, dir, name).await
+        Self::start(command, address, dir, name, tls).await
     }
 
     /// Starts podplane's scheduler for the API server at that address.
@@ -75,14 +95,29 @@ impl ServerProcess {
         command.args(["--server", &apiserver.to_string()]);
         // A killed leader's successor would wait for its Lease.
         command.arg("--leader-elect=false");
-        Self::start(command, address, dir, "scheduler").await
+        Self::start(command, address, dir, "scheduler", None).await
     }
 
     /// Starts etcd in its default configuration, in `dir`.
     pub(crate) async fn etcd(dir: &Path) -> Result<Self> {
+        Self::etcd_with(dir, "http", &[], None).await
+    }
+
+    /// The same with TLS and certificates of clients.
+    pub(crate) async fn etcd_secured(dir: &Path, certificates: &Certificates) -> Result<Self> {
+        let client = certificates.etcd_client()?;
+        Self::etcd_with(dir, "https", &certificates.etcd_flags(), Some(client)).await
+    }
+
+    async fn etcd_with(
+        dir: &Path,
+        scheme: &str,
+        flags: &[OsString],
+        tls: Option<Arc<ClientConfig>>,
+    ) -> Result<Self> {
         let (address, peers) = (free_address()?, free_address()?);
         let mut command = Command::new("etcd");
-        let (url, peer_url) = (format!("http://{address}"), format!("http://{peers}"));
+        let (url, peer_url) = (format!("{scheme}://{address}"), format!("http://{peers}"));
         command
             .args([
                 "--listen-client-urls",
@@ -99,16 +134,9 @@ impl ServerProcess {
             .args(["--initial-cluster", &format!("default={peer_url}")])
             // etcd's own limit of 2 GiB must not affect the measurement.
             .args(["--quota-backend-bytes", "8589934592", "--data-dir"])
-            .arg(dir.join("etcd"));
-        Self::start(command, address, dir, "etcd").await
-    }
-
-    /// Starts the server that does nothing.
-    pub(crate) async fn empty(dir: &Path) -> Result<Self> {
-        let address = free_address()?;
-        let mut command = Command::new(std::env::current_exe()?);
-        command.args(["--serve-empty", &address.to_string()]);
-        Self::start(command, address, dir, "empty").await
+            .arg(dir.join("etcd"))
+            .args(flags);
+        Self::start(command, address, dir, "etcd", tls).await
     }
 
     async fn start(
@@ -116,6 +144,7 @@ impl ServerProcess {
         address: SocketAddr,
         dir: &Path,
         name: &str,
+        tls: Option<Arc<ClientConfig>>,
     ) -> Result<Self> {
         let log = File::create(dir.join(format!("{name}.log")))?;
         command
@@ -125,7 +154,11 @@ impl ServerProcess {
         let child = command
             .spawn()
             .with_context(|| format!("failed to start {name}"))?;
-        let mut server = Self { child, address };
+        let mut server = Self {
+            child,
+            address,
+            tls,
+        };
         server.listening().await.with_context(|| {
             let log = fs::read_to_string(dir.join(format!("{name}.log"))).unwrap_or_default();
             format!("{name} failed to start: {log}")
@@ -135,7 +168,7 @@ impl ServerProcess {
 
     async fn listening(&mut self) -> Result<()> {
         let begun = Instant::now();
-        while Connection::open(self.address).await.is_err() {
+        while self.connect().await.is_err() {
             if let Some(status) = self.child.try_wait()? {
                 bail!("process exited: {status}");
             }
@@ -145,6 +178,23 @@ impl ServerProcess {
             tokio::time::sleep(Duration::from_micros(500)).await;
         }
         Ok(())
+    }
+
+    /// Opens a connection.
+    pub(crate) async fn connect(&self) -> Result<Connection> {
+        match &self.tls {
+            None => Connection::open(self.address).await,
+            Some(config) => Connection::secured(self.address, config).await,
+        }
+    }
+
+    /// Opens the connections that this many callers share.
+    pub(crate) async fn connections(&self, callers: usize) -> Result<Vec<Connection>> {
+        let mut connections = Vec::new();
+        for _ in 0..callers.min(MAX_CONNECTIONS) {
+            connections.push(self.connect().await?);
+        }
+        Ok(connections)
     }
 
     /// The resident memory in KiB.

@@ -5,14 +5,7 @@ use std::{fs, time::Instant};
 use anyhow::Result;
 use podplane_api::core::{Node, Pod};
 
-use crate::{
-    BenchParameters, TableLine,
-    call::Connection,
-    etcd,
-    load::{LoadTarget, connections},
-    pods,
-    server::ServerProcess,
-};
+use crate::{BenchParameters, TableLine, etcd, load::LoadTarget, pods, server::ServerProcess};
 
 const PODS: u32 = 150_000;
 const NODES: u32 = 5_000;
@@ -26,7 +19,7 @@ pub(crate) async fn memory(bench: &BenchParameters) -> Result<Vec<TableLine>> {
     first_answer(&server).await?;
     let empty = server.memory()?;
     let (pod, node) = (pods::create()?, pods::create_node()?);
-    let open = || Connection::several(server.address, connections(WRITERS));
+    let open = || server.connections(WRITERS);
     let create = LoadTarget::new(open().await?, pods::create_path::<Pod>(), move |n| {
         pod.with(n)
     });
@@ -69,7 +62,7 @@ pub(crate) async fn cold(bench: &BenchParameters) -> Result<Vec<TableLine>> {
         server.end()?;
         let begun = Instant::now();
         let server = ServerProcess::etcd(&dir).await?;
-        let mut connection = Connection::open(server.address).await?;
+        let mut connection = server.connect().await?;
         connection
             .unary(etcd::RANGE, pods::etcd_get()?.with(0))
             .await?;
@@ -82,7 +75,7 @@ pub(crate) async fn cold(bench: &BenchParameters) -> Result<Vec<TableLine>> {
 
 /// Waits for an answer that needs the store.
 pub(crate) async fn first_answer(server: &ServerProcess) -> Result<()> {
-    let mut connection = Connection::open(server.address).await?;
+    let mut connection = server.connect().await?;
     let path = pods::get_namespace_path();
     connection.unary(&path, pods::get_namespace()?).await?;
     Ok(())

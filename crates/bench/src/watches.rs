@@ -1,4 +1,4 @@
-//! One writer, and many watchers.
+//! A few writers, and many watchers.
 
 use std::{
     sync::atomic::{AtomicU64, Ordering},
@@ -19,7 +19,8 @@ use crate::{
 
 const WATCHERS: usize = 1_000;
 const CONNECTIONS: usize = 50;
-const EVENTS: u32 = 2_000;
+const EVENTS: u32 = 4_000;
+const WRITERS: usize = 16;
 /// The receive window of a watcher that reads nothing.
 const SMALL_WINDOW: u32 = 65_535;
 
@@ -29,10 +30,10 @@ pub(crate) async fn watch(bench: &BenchParameters) -> Result<Vec<TableLine>> {
     let dir = bench.row_dir("watch")?;
     let server = ServerProcess::podplane(bench, &dir).await?;
     let pod = pods::create()?;
-    let writer = Connection::several(server.address, 1).await?;
-    let create = LoadTarget::new(writer, pods::create_path::<Pod>(), move |n| pod.with(n));
+    let writers = server.connections(WRITERS).await?;
+    let create = LoadTarget::new(writers, pods::create_path::<Pod>(), move |n| pod.with(n));
 
-    let mut connections = Connection::several(server.address, CONNECTIONS).await?;
+    let mut connections = server.connections(CONNECTIONS).await?;
     let mut watches = open(&mut connections, WATCHERS).await?;
     let events = bench.many(EVENTS);
     let mut free = Vec::new();
@@ -70,7 +71,7 @@ async fn open(connections: &mut [Connection], count: usize) -> Result<Vec<Answer
     Ok(watches)
 }
 
-/// Writes pods as fast as one writer can, until every watch has received all of them.
+/// Writes pods as fast as a few writers can, until every watch has received all of them.
 async fn deliveries(create: &LoadTarget, watches: &mut [Answers], events: u32) -> Result<f64> {
     let delivered = AtomicU64::new(0);
     let begun = Instant::now();
@@ -82,7 +83,7 @@ async fn deliveries(create: &LoadTarget, watches: &mut [Answers], events: u32) -
         delivered.fetch_add(seen, Ordering::Relaxed);
         anyhow::Ok(())
     }));
-    let (written, read) = join(create.times(1, events), read).await;
+    let (written, read) = join(create.exactly(WRITERS, events), read).await;
     written?;
     read?;
     #[expect(clippy::cast_precision_loss, reason = "a few million")]
