@@ -2,12 +2,13 @@
 //!
 //! One feeder ([`feed`]) follows the store and applies each commit to the cache of its kind
 //! ([`KindCache`]): the present objects, each as its encoded message with the fields for selectors,
-//! and the recent events. A watch is a cursor into the events ([`Watcher`]); it queues nothing, so
-//! a slow one costs the others nothing, and one that falls behind the kept events ends with
-//! `Expired`.
+//! and the recent events. What this server writes itself is not decoded again: its writer hands it
+//! over ([`pending`]). A watch is a cursor into the events ([`Watcher`]); it queues nothing, so a
+//! slow one costs the others nothing, and one that falls behind the kept events ends with `Expired`.
 
 mod feed;
 mod kind;
+mod pending;
 mod query;
 mod watcher;
 
@@ -17,6 +18,7 @@ use tokio::sync::watch;
 
 pub(crate) use feed::{Feeder, Sink, Sinks};
 pub(crate) use kind::{CachedObject, CachedPage, KindCache, entry};
+pub(crate) use pending::PendingWrite;
 pub(crate) use query::{Continue, Query};
 pub(crate) use watcher::{WatchedChange, Watcher};
 

@@ -23,7 +23,7 @@ use crate::fatal::OrAbort;
 /// [`Store`] with boxed futures, so that not everything has the engine as a type parameter.
 trait AnyStore: fmt::Debug + Send + Sync {
     fn commit(&self, txn: Txn) -> BoxFuture<'_, Result<CommitResult, StoreError>>;
-    fn get<'a>(&'a self, key: &'a Key) -> BoxFuture<'a, Result<Option<Item>, StoreError>>;
+    fn get<'a>(&'a self, key: &'a Key) -> BoxFuture<'a, Result<Option<Arc<Item>>, StoreError>>;
     fn list(&self, query: ListQuery) -> BoxFuture<'_, Result<Snapshot, StoreError>>;
     fn watch(
         &self,
@@ -42,7 +42,7 @@ impl<S: Store> AnyStore for S {
         Store::commit(self, txn).boxed()
     }
 
-    fn get<'a>(&'a self, key: &'a Key) -> BoxFuture<'a, Result<Option<Item>, StoreError>> {
+    fn get<'a>(&'a self, key: &'a Key) -> BoxFuture<'a, Result<Option<Arc<Item>>, StoreError>> {
         Store::get(self, key, None).boxed()
     }
 
@@ -141,7 +141,7 @@ impl Engine {
         committed
     }
 
-    pub(crate) async fn get(&self, key: &Key) -> Result<Option<Item>, StoreError> {
+    pub(crate) async fn get(&self, key: &Key) -> Result<Option<Arc<Item>>, StoreError> {
         let found = OrAbort(self.store.get(key)).await?;
         self.know_change(found.as_ref().map(|item| item.modified))
             .await?;

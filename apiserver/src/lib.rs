@@ -30,6 +30,7 @@ mod flow;
 mod journeys;
 mod memory;
 mod metrics;
+mod parallel;
 mod registry;
 mod renderers;
 mod rest;

@@ -40,7 +40,7 @@ use podplane_api::{
     strategy::Subresource,
 };
 use podplane_host::clock::{self, Instant};
-use podplane_proto::{error::ApiError, fence::Fence};
+use podplane_proto::{codec, error::ApiError, fence::Fence};
 use podplane_service_runtime::identity::Identity;
 use podplane_store::{Guard, Item, Key, Revision, StoreError, Txn};
 use serde_json::Value;
@@ -51,7 +51,7 @@ use crate::{
         ProposedChange, RULES_GROUP, RequestedWrite, Rounds, WriteCheck, fences,
     },
     authentication::server_identity,
-    cache::{CachedObject, KindCache, Position, Query},
+    cache::{CachedObject, KindCache, PendingWrite, Position, Query},
     engine::Engine,
     error, storage,
 };
@@ -96,7 +96,7 @@ pub(crate) struct KindRegistry {
 /// The form of a kind's objects in the store, if it is not their own: that of another version.
 pub(crate) trait StoredForm: fmt::Debug + Send + Sync {
     /// Converts a stored value to the kind's own form.
-    fn read<'a>(&'a self, stored: &'a Bytes) -> BoxFuture<'a, Result<Bytes, ApiError>>;
+    fn read<'a>(&'a self, stored: &'a [u8]) -> BoxFuture<'a, Result<Bytes, ApiError>>;
 
     /// Converts a value to the form of the store.
     fn write(&self, value: Bytes) -> BoxFuture<'_, Result<Bytes, ApiError>>;
@@ -264,19 +264,14 @@ impl KindRegistry {
 
     /// Decodes the object of an item.
     async fn decode(&self, item: &Item) -> Result<Box<DynObject>, ApiError> {
-        let converted;
-        let item = match &self.stored_form {
-            None => item,
+        let stored = item.value();
+        let decoded = match &self.stored_form {
+            None => storage::decode_any(&*self.kind, &stored, item.modified),
             Some(form) => {
-                let value = form.read(&item.value).await?;
-                converted = Item {
-                    value,
-                    ..item.clone()
-                };
-                &converted
+                storage::decode_any(&*self.kind, &form.read(&stored).await?, item.modified)
             }
         };
-        storage::decode_any(&*self.kind, item).map_err(|error| error::internal(&error))
+        decoded.map_err(|error| error::internal(&error))
     }
 
     /// Encodes an object as a value of the store.
@@ -285,6 +280,24 @@ impl KindRegistry {
         match &self.stored_form {
             None => Ok(value),
             Some(form) => form.write(value).await,
+        }
+    }
+
+    /// Announces to the cache that an object is about to be committed. Not for one that is stored in
+    /// another form than the cache's.
+    fn announce(&self, key: &Key, object: &DynObject, value: &Bytes) -> Option<PendingWrite<'_>> {
+        let is_own = Arc::ptr_eq(&self.kind, self.cache.kind()) && self.stored_form.is_none();
+        is_own.then(|| self.cache.announce(key, object, value))?
+    }
+
+    /// The message of an object that was written.
+    pub(crate) fn message(&self, object: &DynObject) -> Result<Bytes, ApiError> {
+        let key = storage::key_of(&*self.kind, &object.key())?;
+        match self.cache.message(&key, object.resource_version()) {
+            Some(message) => Ok(message),
+            None => {
+                codec::encode_any(&*self.kind, object).map_err(|error| error::unencodable(&error))
+            }
         }
     }
 
@@ -622,15 +635,17 @@ impl KindRegistry {
             txn.guards.extend(guards.iter().cloned());
             let of_admission = txn.guards.len();
             txn.guards.extend(additions.guards);
+            let mut pending = None;
             let (txn, mut object) = match decided {
                 ChangeDecision::Keep(object) => return Ok(object),
                 ChangeDecision::Put(mut object) | ChangeDecision::Replace(mut object, _) => {
                     let value = self.encode(&mut *object).await?;
-                    if value == item.value {
+                    if *value == *item.value() {
                         // No change, so no event for watches.
                         storage::set_revision(object.metadata_mut(), revision);
                         return Ok(object);
                     }
+                    pending = self.announce(&store_key, &*object, &value);
                     (txn.put(store_key.clone(), value), object)
                 }
                 ChangeDecision::Remove(object) => (txn.delete(store_key.clone()), object),
@@ -641,6 +656,9 @@ impl KindRegistry {
             }
             match self.engine.commit(txn).await {
                 Ok(committed) => {
+                    if let Some(pending) = pending {
+                        pending.committed(committed.revision);
+                    }
                     storage::set_revision(object.metadata_mut(), committed.revision);
                     self.settled(committed.revision).await;
                     let from = journey::state(&*old);

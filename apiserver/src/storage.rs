@@ -116,18 +116,19 @@ fn storable(
 
 /// Decodes the object of an item.
 pub(crate) fn decode<K: Object>(item: &Item) -> Result<K, serde_json::Error> {
-    let mut object = K::from_slice(&item.value)?;
+    let mut object = K::from_slice(&item.value())?;
     set_revision(object.metadata_mut(), item.modified);
     Ok(object)
 }
 
-/// The same for a kind without its Rust type.
+/// The same for the value of a kind without its Rust type.
 pub(crate) fn decode_any(
     kind: &dyn AnyKind,
-    item: &Item,
+    value: &[u8],
+    modified: Revision,
 ) -> Result<Box<DynObject>, serde_json::Error> {
-    let mut object = kind.read(&item.value)?;
-    set_revision(object.metadata_mut(), item.modified);
+    let mut object = kind.read(value)?;
+    set_revision(object.metadata_mut(), modified);
     Ok(object)
 }
 
@@ -151,7 +152,7 @@ pub fn check(item: &Item) -> Result<(), String> {
     if key.starts_with("/podplane/") {
         return Ok(());
     }
-    let object: Value = serde_json::from_slice(&item.value)
+    let object: Value = serde_json::from_slice(&item.value())
         .map_err(|error| format!("is not an object: {error}"))?;
     let text = |pointer: &str| object.pointer(pointer).and_then(Value::as_str);
     for field in ["/apiVersion", "/kind", "/metadata/name", "/metadata/uid"] {
@@ -194,6 +195,6 @@ pub(crate) async fn list<K: Object>(engine: &Engine, prefix: Prefix) -> Result<V
         limit: None,
     };
     let found = engine.list(all).await.map_err(error::store)?;
-    let decoded: Result<_, _> = found.items.iter().map(decode).collect();
+    let decoded: Result<_, _> = found.items.iter().map(|item| decode(item)).collect();
     decoded.map_err(|error| error::internal(&error))
 }

@@ -163,12 +163,8 @@ fn shown<K: Strategy>(object: &mut K, now: Timestamp) {
 
 /// A value of the store, whoever wrote it: an object, or an error.
 fn stored<K: Strategy>(bytes: &[u8]) {
-    let item = Item {
-        key: Key::try_from(format!("/registry/{}/a/b", K::PLURAL)).expect("a key"),
-        value: bytes.to_vec().into(),
-        created: FIRST_REVISION,
-        modified: FIRST_REVISION,
-    };
+    let key = Key::try_from(format!("/registry/{}/a/b", K::PLURAL)).expect("a key");
+    let item = Item::new(key, bytes, FIRST_REVISION, FIRST_REVISION);
     let _ = podplane_apiserver::check_item(&item);
     let _ = codec::encode_any_at(&*kind_of::<K>(), bytes, "7");
     let Ok(mut object) = K::from_slice(bytes) else {

@@ -6,6 +6,8 @@
 
 mod direct;
 
+pub use direct::UnstampedMessage;
+
 use std::sync::LazyLock;
 
 use bytes::Bytes;
@@ -101,16 +103,22 @@ pub fn encode_any_at(
     json: &[u8],
     revision: &str,
 ) -> Result<Bytes, EncodeError> {
-    let message = MessageOf::any(kind);
-    if let Some(message) = message.direct(json, Some(revision)) {
-        return Ok(message);
+    if let Some(message) = encode_unstamped(kind, json) {
+        return Ok(message.at(revision));
     }
+    let message = MessageOf::any(kind);
     // Fields that only a later version knows are dropped, as they are when the object is read.
     let encoded = kind.read(json).and_then(|mut object| {
         object.metadata_mut().resource_version = Some(revision.to_owned());
         message.encode(object.to_json()?)
     });
     encoded.map_err(|source| message.unencodable(source))
+}
+
+/// Encodes an object given as JSON text that has no revision yet. `None` if it is out of the
+/// ordinary, or invalid: [`encode_any_at`] tells.
+pub fn encode_unstamped(kind: &dyn AnyKind, json: &[u8]) -> Option<UnstampedMessage> {
+    direct::unstamped_message_of(&MessageOf::any(kind).name, json)
 }
 
 /// Decodes the object in a message.
@@ -161,7 +169,7 @@ impl<'a> MessageOf<'a> {
         json: impl FnOnce() -> Result<serde_json::Value, serde_json::Error>,
     ) -> Result<Bytes, EncodeError> {
         let encoded = text.and_then(|text| {
-            let direct = self.direct(&text, None);
+            let direct = direct::message_of(&self.name, &text);
             direct.map_or_else(|| self.encode(json()?), Ok)
         });
         encoded.map_err(|source| self.unencodable(source))
@@ -184,11 +192,6 @@ impl<'a> MessageOf<'a> {
     fn descriptor(&self) -> MessageDescriptor {
         POOL.get_message_by_name(&self.name)
             .expect("a message was generated for every served kind")
-    }
-
-    /// Encodes the text of an object in one pass, unless it is out of the ordinary.
-    fn direct(&self, json: &[u8], revision: Option<&str>) -> Option<Bytes> {
-        direct::message_of(&self.name, json, revision)
     }
 
     fn encode(&self, json: serde_json::Value) -> Result<Bytes, serde_json::Error> {

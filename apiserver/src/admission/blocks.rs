@@ -17,7 +17,7 @@ mod refusal;
 mod services;
 mod update;
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use futures::{FutureExt as _, future::BoxFuture};
 use ipnet::IpNet;
@@ -53,7 +53,10 @@ pub(crate) struct NodeBlockAdmission {
 const MOST_LENGTHS: usize = 32;
 
 impl NodeBlockAdmission {
-    async fn records_under(&self, prefix: Prefix) -> Result<(Vec<Item>, Revision), StoreError> {
+    async fn records_under(
+        &self,
+        prefix: Prefix,
+    ) -> Result<(Vec<Arc<Item>>, Revision), StoreError> {
         let query = ListQuery {
             prefix,
             ..ListQuery::default()
@@ -67,9 +70,17 @@ impl NodeBlockAdmission {
         let listed = self.records_under(Prefix::from(record::RECORDS)).await;
         let (items, revision) = listed.map_err(error::store)?;
         Ok((
-            items.iter().filter_map(KeyedBlockRecord::read).collect(),
+            items
+                .iter()
+                .filter_map(|item| KeyedBlockRecord::read(item))
+                .collect(),
             revision,
         ))
+    }
+
+    /// Waits until reads see what was acknowledged, by whatever server.
+    pub(crate) async fn catch_up(&self) -> Result<(), ApiError> {
+        self.engine.catch_up().await.map_err(error::store)
     }
 
     /// Checks that the writer leads, if it sent a fence.
@@ -91,7 +102,7 @@ impl NodeBlockAdmission {
             None => (Guard::Absent(key), Lengths::default()),
             Some(item) => {
                 let revision = item.modified;
-                let lengths = serde_json::from_slice(&item.value);
+                let lengths = serde_json::from_slice(&item.value());
                 let unreadable = |error: serde_json::Error| {
                     tracing::error!(%key, %error, "list of block lengths is not valid; comparing blocks at every length");
                     Lengths::all()
@@ -142,7 +153,7 @@ impl NodeBlockAdmission {
     async fn none_overlaps(&self, node: &str, net: &IpNet) -> Result<[Guard; 2], StoreError> {
         let family = record::of_family(net);
         let (items, revision) = self.records_under(family.clone()).await?;
-        let mut records = items.iter().filter_map(KeyedBlockRecord::read);
+        let mut records = items.iter().filter_map(|item| KeyedBlockRecord::read(item));
         let wider = records.find(|found| found.net.contains(net) && found.net != *net);
         let none_newer = Guard::NoneNewerUnder {
             prefix: family,
@@ -203,7 +214,7 @@ impl NodeBlockAdmission {
     /// [`exclusive`](Self::exclusive): nothing is recorded, or this very record is.
     async fn hold_of_former(&self, key: &Key) -> Result<Option<BlockHold>, StoreError> {
         let found = self.engine.get(key).await?;
-        let former = found.as_ref().and_then(KeyedBlockRecord::read);
+        let former = found.as_deref().and_then(KeyedBlockRecord::read);
         let hold = former.and_then(|former| former.record.hold);
         let now = clock::timestamp();
         let hold = hold.filter(|hold| !hold.is_over(self.policy.release_after, now));
@@ -226,7 +237,7 @@ impl NodeBlockAdmission {
             },
             None => Guard::Absent(key.clone()),
         };
-        let found = item.as_ref().and_then(KeyedBlockRecord::read);
+        let found = item.as_deref().and_then(KeyedBlockRecord::read);
         let (fence, hold) = found
             .map(|found| (found.record.fence, found.record.hold))
             .unwrap_or_default();

@@ -105,9 +105,10 @@ pub(crate) async fn guard(
             key,
             revision: item.modified,
         })),
-        Some(item) if item.value.is_empty() => Err(lost(fence, "the lease was released")),
+        Some(item) if item.value_len() == 0 => Err(lost(fence, "the lease was released")),
         Some(item) => {
-            let holder = String::from_utf8_lossy(&item.value);
+            let holder = item.value();
+            let holder = String::from_utf8_lossy(&holder);
             let why = format!("{holder:?} has the lease since revision {}", item.modified);
             Err(lost(fence, &why))
         }

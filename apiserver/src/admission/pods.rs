@@ -1,7 +1,10 @@
 //! The admission of pods: the indexes of what they hold, and the check that a node has the
 //! addresses for a pod that is placed on it (ADR 0039).
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
 
 use bytes::Bytes;
 use futures::{FutureExt as _, future::BoxFuture};
@@ -20,7 +23,7 @@ use super::{
     holders::{self, NodeHolders},
     repair::{self, RepairWrite},
 };
-use crate::{engine::Engine, error, storage};
+use crate::{engine::Engine, error, parallel, storage};
 
 /// The rules for the addresses of pods.
 #[derive(Clone, Debug, Default)]
@@ -53,10 +56,12 @@ impl PodAdmission {
         found.extend(items_under(&self.engine, Prefix::from(holders::HOLDERS)).await?);
         let mut wanted = BTreeMap::new();
         let pods = items_under(&self.engine, storage::prefix::<Pod>()).await?;
-        for item in &pods {
-            let pod = StoredPod::read(item);
+        let keys = parallel::map(&pods, |item| {
+            let pod = StoredPod::read(item)?;
             // A pod whose name is too long for a key was never stored.
-            let keys = pod.and_then(|pod| index_keys(&pod, &self.rules.resource).ok());
+            index_keys(&pod, &self.rules.resource).ok()
+        });
+        for (item, keys) in pods.iter().zip(keys) {
             wanted.extend(keys.into_iter().flatten().map(|key| (key, item)));
         }
         let mut repairs = Vec::new();
@@ -250,7 +255,7 @@ fn put(key: Key) -> Write {
     }
 }
 
-async fn items_under(engine: &Engine, prefix: Prefix) -> Result<Vec<Item>, StoreError> {
+async fn items_under(engine: &Engine, prefix: Prefix) -> Result<Vec<Arc<Item>>, StoreError> {
     let query = ListQuery {
         prefix,
         ..ListQuery::default()
@@ -310,7 +315,7 @@ impl StoredPod {
             metadata,
             spec,
             status,
-        } = serde_json::from_slice(&item.value).ok()?;
+        } = serde_json::from_slice(&item.value()).ok()?;
         let containers = |list: Vec<ContainerFields>| list.into_iter().map(Into::into).collect();
         let mut pod = Pod::default();
         pod.metadata.name = Some(metadata.name);

@@ -12,6 +12,8 @@ use podplane_api::{
     scheduling::PriorityClass,
 };
 use podplane_proto::error::ApiError;
+use podplane_store::{Item, ListQuery};
+use serde::Deserialize;
 
 use super::{Admission, CommitAdditions, MutatingAdmission, ProposedChange};
 use crate::{engine::Engine, error, storage};
@@ -102,6 +104,27 @@ impl Admission<PriorityClass> for SingleDefaultClass {
 }
 
 async fn global_default(engine: &Engine) -> Result<Option<PriorityClass>, ApiError> {
-    let classes = storage::list(engine, storage::prefix::<PriorityClass>()).await?;
+    let query = ListQuery {
+        prefix: storage::prefix::<PriorityClass>(),
+        ..ListQuery::default()
+    };
+    let found = engine.list(query).await.map_err(error::store)?;
+    // Asked for each new pod, and most classes are none.
+    let defaults = found.items.iter().filter(|item| is_default(item));
+    let classes: Result<_, _> = defaults.map(|item| storage::decode(item)).collect();
+    let classes: Vec<PriorityClass> = classes.map_err(|error| error::internal(&error))?;
     Ok(default_priority_class(classes))
+}
+
+/// True if a stored class is a global default, or cannot be read.
+fn is_default(class: &Item) -> bool {
+    #[derive(Deserialize)]
+    #[serde(rename_all = "camelCase")]
+    struct Class {
+        #[serde(default)]
+        global_default: bool,
+    }
+
+    let class = serde_json::from_slice(&class.value());
+    class.map_or(true, |Class { global_default }| global_default)
 }

@@ -295,7 +295,7 @@ impl ServiceAdmission {
         for port in before.node_ports.difference(&after.node_ports) {
             let key = node_port_key(*port).map_err(|error| error::internal(&error))?;
             if let Some(item) = self.engine.get(&key).await.map_err(error::store)?
-                && *item.value == *service.key().to_string().as_bytes()
+                && *item.value() == *service.key().to_string().as_bytes()
             {
                 free(key, item.modified);
             }

@@ -143,7 +143,7 @@ fn sink<K: Known>(state: &Arc<RwLock<AccessState>>) -> Arc<dyn Sink> {
 
 /// Decodes an object. The cache of its kind logs one that cannot be read; here it grants nothing.
 fn decoded<K: Object>(item: &Item) -> Option<K> {
-    K::from_slice(&item.value).ok()
+    K::from_slice(&item.value()).ok()
 }
 
 impl<K: Known> KnownSink<K> {
@@ -159,8 +159,8 @@ impl<K: Known> Sink for KnownSink<K> {
         &self.prefix
     }
 
-    fn load(&self, items: &[Item], _at: Revision) {
-        let objects: Vec<K> = items.iter().filter_map(decoded).collect();
+    fn load(&self, items: &[Arc<Item>], _at: Revision) {
+        let objects: Vec<K> = items.iter().filter_map(|item| decoded(item)).collect();
         self.change(|state| objects.iter().for_each(|object| object.apply(state)));
     }
 
@@ -171,7 +171,7 @@ impl<K: Known> Sink for KnownSink<K> {
             .map(|event| match event {
                 KeyEvent::Put { item, previous } => match decoded(item) {
                     Some(object) => (None, Some(object)),
-                    None => (previous.as_ref().and_then(decoded), None),
+                    None => (previous.as_deref().and_then(decoded), None),
                 },
                 KeyEvent::Delete { previous } => (decoded(previous), None),
             })

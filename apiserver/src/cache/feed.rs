@@ -25,8 +25,9 @@ pub(crate) trait Sink: Send + Sync {
     /// The prefix of the keys that it holds.
     fn prefix(&self) -> &Prefix;
 
-    /// Loads these objects, as they were at a revision.
-    fn load(&self, items: &[Item], at: Revision);
+    /// Loads these objects, as they were at a revision, in place of those that it has. The changes
+    /// in between are not known.
+    fn load(&self, items: &[Arc<Item>], at: Revision);
 
     /// Applies the part of a commit that is under the prefix.
     fn apply(&self, revision: Revision, events: &[KeyEvent]);
@@ -97,6 +98,26 @@ struct SinkState {
 }
 
 impl SinkState {
+    fn new(sink: Arc<dyn Sink>) -> Self {
+        Self {
+            sink,
+            woken: Instant::now(),
+            stale: false,
+        }
+    }
+
+    /// Loads the objects at a revision.
+    async fn load(&mut self, engine: &Engine, at: Revision) -> Result<(), StoreError> {
+        let query = ListQuery {
+            prefix: self.sink.prefix().clone(),
+            at: Some(at),
+            ..ListQuery::default()
+        };
+        self.sink.load(&engine.list(query).await?.items, at);
+        self.stale = true;
+        Ok(())
+    }
+
     /// Wakes the watches; if they were woken a moment ago, returns the time of the next wake-up
     /// instead.
     fn wake(&mut self, now: Instant) -> Option<Instant> {
@@ -131,11 +152,16 @@ impl Feeder {
     }
 
     pub(crate) fn add(&mut self, sink: Arc<dyn Sink>) {
-        self.sinks.push(SinkState {
-            sink,
-            woken: Instant::now(),
-            stale: false,
-        });
+        self.sinks.push(SinkState::new(sink));
+    }
+
+    /// Loads the objects of all caches at a revision.
+    async fn load(&mut self, engine: &Engine, at: Revision) -> Result<(), StoreError> {
+        for fed in &mut self.sinks {
+            fed.load(engine, at).await?;
+        }
+        self.position.send_replace(at);
+        Ok(())
     }
 
     pub(crate) fn position(&self) -> Position {
@@ -144,17 +170,9 @@ impl Feeder {
 
     /// Fills the caches from the store's oldest revision up to now, so that watches from before a
     /// restart can resume.
-    pub(crate) async fn fill(self, engine: &Engine) -> Result<Feed, StoreError> {
+    pub(crate) async fn fill(mut self, engine: &Engine) -> Result<Feed, StoreError> {
         let oldest = engine.status().await?.oldest;
-        for SinkState { sink, .. } in &self.sinks {
-            let query = ListQuery {
-                prefix: sink.prefix().clone(),
-                at: Some(oldest),
-                ..ListQuery::default()
-            };
-            sink.load(&engine.list(query).await?.items, oldest);
-        }
-        self.position.send_replace(oldest);
+        self.load(engine, oldest).await?;
         let mut feed = Feed {
             engine: engine.clone(),
             commits: engine.watch(oldest).await?,
@@ -187,8 +205,7 @@ impl Feed {
     ///
     /// # Errors
     ///
-    /// The store's, when it was closed, or compacted past the caches' position: they then no longer
-    /// follow it.
+    /// The store's, when it was closed.
     pub(crate) async fn run(mut self) -> Result<(), StoreError> {
         loop {
             let now = Instant::now();
@@ -207,13 +224,36 @@ impl Feed {
                 None => Ok(next.await),
             };
             match next {
-                Ok(Next::Commit(commit)) => {
-                    self.apply(commit.ok_or(StoreError::Unavailable)??);
-                }
+                Ok(Next::Commit(commit)) => match commit.ok_or(StoreError::Unavailable)? {
+                    Ok(commit) => self.apply(commit),
+                    Err(StoreError::Compacted { .. }) => self.begin_again().await?,
+                    Err(error) => return Err(error),
+                },
                 Ok(Next::Change(Some(change))) => self.change(change).await?,
                 // The feeder itself has a sender.
                 Ok(Next::Change(None)) | Err(_) => {}
             }
+        }
+    }
+
+    /// Loads all caches anew, after a shared store has been compacted further than they have come.
+    /// Their watches expire.
+    async fn begin_again(&mut self) -> Result<(), StoreError> {
+        loop {
+            let current = self.engine.status().await?.current;
+            let from = *self.feeder.position.borrow();
+            match self.feeder.load(&self.engine, current).await {
+                // It was compacted once more.
+                Err(StoreError::Compacted { .. }) => continue,
+                loaded => loaded?,
+            }
+            tracing::warn!(
+                %from,
+                to = %current,
+                "the store was compacted further than the watch caches had come; loaded them anew"
+            );
+            self.commits = self.engine.watch(current).await?;
+            return Ok(());
         }
     }
 
@@ -223,13 +263,9 @@ impl Feed {
         match change {
             SinkChange::Add(sink, filled) => {
                 let at = *self.feeder.position.borrow();
-                let query = ListQuery {
-                    prefix: sink.prefix().clone(),
-                    at: Some(at),
-                    ..ListQuery::default()
-                };
-                sink.load(&self.engine.list(query).await?.items, at);
-                self.feeder.add(sink);
+                let mut fed = SinkState::new(sink);
+                fed.load(&self.engine, at).await?;
+                self.feeder.sinks.push(fed);
                 // Whoever waited may have given up.
                 _ = filled.send(());
             }
@@ -256,5 +292,48 @@ impl Feed {
             }
         }
         self.feeder.position.send_replace(revision);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use podplane_api::core::Namespace;
+    use podplane_store::{Key, MemStore, Txn};
+
+    use super::*;
+    use crate::{cache::Query, registry::Registry};
+
+    /// Puts a namespace, and returns the revision.
+    async fn put(engine: &Engine, name: &str) -> Revision {
+        let key = Key::try_from(format!("/registry/namespaces/{name}")).unwrap();
+        let value = format!(r#"{{"metadata": {{"name": "{name}"}}}}"#);
+        let committed = engine.commit(Txn::new().put(key, value)).await;
+        committed.unwrap().revision
+    }
+
+    #[tokio::test]
+    async fn caches_that_fell_behind_the_store_are_loaded_anew_and_their_watches_expire() {
+        let engine = Engine::new(MemStore::new()).await.unwrap();
+        let cache = Registry::<Namespace>::cache();
+        let mut feeder = Feeder::new();
+        feeder.add(cache.clone());
+        let position = feeder.position();
+        put(&engine, "one").await;
+        let feed = feeder.fill(&engine).await.unwrap();
+        let mut watch = cache.watch_all(Query::default(), position.clone());
+        put(&engine, "two").await;
+        let last = put(&engine, "three").await;
+        engine.compact(last).await.unwrap();
+
+        tokio::select! {
+            ended = feed.run() => panic!("{ended:?}"),
+            reached = position.reached(last.number()) => reached.unwrap(),
+        }
+        assert_eq!(cache.len(), 3);
+        assert_eq!(watch.next().await.unwrap_err().reason, Reason::Expired);
+        let early = Revision::new(last.number() - 1).unwrap();
+        let early = cache.watch_after(early, Query::default(), position.clone());
+        assert_eq!(early.unwrap_err().reason, Reason::Expired);
+        assert!(cache.watch_after(last, Query::default(), position).is_ok());
     }
 }

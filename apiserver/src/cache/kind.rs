@@ -5,14 +5,24 @@ use std::{
 };
 
 use bytes::Bytes;
-use podplane_api::{Object, ObjectKey, any::AnyKind, jiff::Timestamp, selector::FieldSet};
+use podplane_api::{
+    Object, ObjectKey,
+    any::{AnyKind, DynObject},
+    jiff::Timestamp,
+    packed::PackedStrs,
+    selector::FieldSet,
+};
 use podplane_proto::{codec, error::ApiError};
 use podplane_store::{Item, Key, KeyEvent, Prefix, Revision};
 use serde_json::Value;
 use tokio::sync::watch;
 
-use super::{Position, Query, Sink, Watcher, watcher::WatcherStart};
-use crate::{error, fatal::or_abort, storage};
+use super::{
+    Position, Query, Sink, Watcher,
+    pending::{PendingObjects, PendingWrite},
+    watcher::WatcherStart,
+};
+use crate::{error, fatal::or_abort, parallel, storage};
 
 /// The state that a panic would leave half-changed, for the log.
 const CACHE: &str = "watch cache";
@@ -20,57 +30,58 @@ const CACHE: &str = "watch cache";
 /// An object in its served forms, with the fields for selectors.
 #[derive(Debug)]
 pub(crate) struct CachedObject {
-    pub(crate) key: ObjectKey,
-    pub(super) labels: SortedLabels,
+    pub(super) labels: PackedLabels,
     pub(super) fields: FieldSet,
     /// The object as a message, for gRPC; empty for kinds without messages.
     pub(crate) message: Bytes,
-    /// The object as stored JSON; the bytes are shared with the store.
-    stored: Bytes,
-    revision: Revision,
+    /// The object as it is in the store, with which it is shared.
+    pub(super) item: Arc<Item>,
     /// [`Strategy::last_happened`](podplane_api::strategy::Strategy::last_happened)
     pub(super) last_happened: Option<Timestamp>,
 }
 
 impl CachedObject {
+    /// The namespace and name.
+    pub(crate) fn key(&self) -> ObjectKey {
+        self.fields.key()
+    }
+
     /// Decodes the object as a document, for REST.
     pub(crate) fn document(&self) -> Result<Value, ApiError> {
-        self.document_at(self.revision)
+        self.document_at(self.item.modified)
     }
 
     /// Decodes the object.
     pub(crate) fn decode<K: Object>(&self) -> Result<K, ApiError> {
-        let object = K::from_slice(&self.stored);
+        let object = K::from_slice(&self.item.value());
         let mut object = object.map_err(|error| error::internal(&error))?;
-        storage::set_revision(object.metadata_mut(), self.revision);
+        storage::set_revision(object.metadata_mut(), self.item.modified);
         Ok(object)
     }
 
     fn document_at(&self, revision: Revision) -> Result<Value, ApiError> {
-        storage::document(&self.stored, revision).map_err(|error| error::internal(&error))
+        storage::document(&self.item.value(), revision).map_err(|error| error::internal(&error))
     }
 }
 
-/// Labels, ordered by their keys. A map would take ten times the memory for the few labels of most
-/// objects.
+/// Labels: each key, followed by its value.
 #[derive(Debug)]
-pub(super) struct SortedLabels(Box<[(Box<str>, Box<str>)]>);
+pub(super) struct PackedLabels(PackedStrs);
 
-impl SortedLabels {
-    pub(super) fn get(&self, key: &str) -> Option<&str> {
-        let place = self.0.binary_search_by(|(other, _)| (**other).cmp(key));
-        place.ok().map(|place| &*self.0[place].1)
+impl PackedLabels {
+    pub(super) fn of(object: &DynObject) -> Self {
+        let labels = object.metadata().labels.iter().flatten();
+        Self(labels.flat_map(|(key, value)| [key, value]).collect())
     }
-}
 
-impl From<BTreeMap<String, String>> for SortedLabels {
-    fn from(labels: BTreeMap<String, String>) -> Self {
-        let labels = labels.into_iter();
-        Self(
-            labels
-                .map(|(key, value)| (key.into(), value.into()))
-                .collect(),
-        )
+    pub(super) fn get(&self, key: &str) -> Option<&str> {
+        let mut all = self.0.iter();
+        while let (Some(other), Some(value)) = (all.next(), all.next()) {
+            if other == key {
+                return Some(value);
+            }
+        }
+        None
     }
 }
 
@@ -95,7 +106,7 @@ impl ObjectChange {
         if let Some(message) = self.gone.get() {
             return Ok(message.clone());
         }
-        let message = codec::encode_any_at(kind, &before.stored, &self.revision.to_string())
+        let message = codec::encode_any_at(kind, &before.item.value(), &self.revision.to_string())
             .map_err(|error| error::unencodable(&error))?;
         Ok(self.gone.get_or_init(|| message).clone())
     }
@@ -138,6 +149,7 @@ pub(crate) struct KindCache {
     kind: Arc<dyn AnyKind>,
     prefix: Prefix,
     state: RwLock<KindState>,
+    pending: PendingObjects,
     /// The cursor after the last change, to wake watches.
     end: watch::Sender<u64>,
 }
@@ -166,6 +178,7 @@ impl KindCache {
             prefix: storage::prefix_of(&*kind),
             kind,
             state: RwLock::new(state),
+            pending: PendingObjects::default(),
             end: watch::Sender::new(0),
         }
     }
@@ -180,6 +193,26 @@ impl KindCache {
         self.read().objects.get(key).map(Arc::clone)
     }
 
+    /// Announces the write of an object of the cache's own kind, whose stored form is `value`.
+    pub(crate) fn announce(
+        &self,
+        key: &Key,
+        object: &DynObject,
+        value: &Bytes,
+    ) -> Option<PendingWrite<'_>> {
+        self.pending.announce(&*self.kind, key, object, value)
+    }
+
+    /// The message of the object that was committed at this revision, unless it has changed since.
+    pub(crate) fn message(&self, key: &Key, revision: &str) -> Option<Bytes> {
+        match self.get(key) {
+            Some(entry) if entry.item.modified.to_string() == revision => {
+                Some(entry.message.clone())
+            }
+            _ => self.pending.message(key, revision),
+        }
+    }
+
     /// The number of objects.
     pub(crate) fn len(&self) -> usize {
         self.read().objects.len()
@@ -189,7 +222,7 @@ impl KindCache {
     pub(crate) fn keys(&self, query: &Query) -> Vec<ObjectKey> {
         let state = self.read();
         self.matching(&state, query)
-            .map(|entry| entry.key.clone())
+            .map(|entry| entry.key())
             .collect()
     }
 
@@ -205,14 +238,14 @@ impl KindCache {
             && let Some(entry) = entries.next()
         {
             items.push(Arc::clone(entry));
-            last = Some(&entry.key);
+            last = Some(entry);
         }
         let more = entries.peek().is_some();
         let remaining = (more && !query.selects()).then(|| entries.count());
         CachedPage {
             revision: state.last.max(position),
             items,
-            last: last.filter(|_| more).cloned(),
+            last: last.filter(|_| more).map(|last| last.key()),
             remaining,
         }
     }
@@ -285,7 +318,7 @@ impl KindCache {
         let state = self.read();
         let dated = state.objects.values().filter_map(dated);
         let old = dated.filter(|(last, _)| *last <= since);
-        old.map(|(last, key)| (last, key.clone())).collect()
+        old.map(|(last, entry)| (last, entry.key())).collect()
     }
 
     /// The oldest objects in excess of `most`, with the times of their last occurrence. Empty for
@@ -296,11 +329,11 @@ impl KindCache {
         if beyond == 0 {
             return Vec::new();
         }
-        let mut dated: Vec<_> = state.objects.values().filter_map(dated).collect();
+        let dated = state.objects.values().filter_map(dated);
+        let mut dated: Vec<_> = dated.map(|(last, entry)| (last, entry.key())).collect();
         dated.sort_unstable();
         dated.truncate(beyond);
-        let oldest = dated.into_iter();
-        oldest.map(|(last, key)| (last, key.clone())).collect()
+        dated
     }
 
     /// The objects that match a query, in the order of their keys.
@@ -333,38 +366,32 @@ impl KindCache {
     }
 }
 
-/// The time of an object's last occurrence and its key; `None` for kinds that do not expire.
-fn dated(entry: &Arc<CachedObject>) -> Option<(Timestamp, &ObjectKey)> {
-    Some((entry.last_happened?, &entry.key))
+/// An object and the time at which it last occurred; `None` for kinds that do not expire.
+fn dated(entry: &Arc<CachedObject>) -> Option<(Timestamp, &CachedObject)> {
+    Some((entry.last_happened?, entry))
 }
 
 /// Decodes an item. One that cannot be read is logged and left out: the others must still be
 /// served.
-pub(crate) fn entry(kind: &dyn AnyKind, item: &Item) -> Option<Arc<CachedObject>> {
+pub(crate) fn entry(kind: &dyn AnyKind, item: &Arc<Item>) -> Option<Arc<CachedObject>> {
     let undecodable = |error: &(dyn std::error::Error + 'static)| tracing::error!(key = %item.key, error, "object in the store is not valid");
-    let mut object = kind
-        .read(&item.value)
+    let value = item.value();
+    let object = kind
+        .read(&value)
         .inspect_err(|error| undecodable(error))
         .ok()?;
     let message = match kind.service() {
-        Some(_) => codec::encode_any_at(kind, &item.value, &item.modified.to_string())
+        Some(_) => codec::encode_any_at(kind, &value, &item.modified.to_string())
             .inspect_err(|error| undecodable(error))
             .ok()?,
         None => Bytes::new(),
     };
     Some(Arc::new(CachedObject {
-        key: object.key(),
         fields: object.field_set(),
         last_happened: object.last_happened(),
-        labels: object
-            .metadata_mut()
-            .labels
-            .take()
-            .unwrap_or_default()
-            .into(),
+        labels: PackedLabels::of(&*object),
         message,
-        stored: item.value.clone(),
-        revision: item.modified,
+        item: Arc::clone(item),
     }))
 }
 
@@ -373,14 +400,18 @@ impl Sink for KindCache {
         &self.prefix
     }
 
-    fn load(&self, items: &[Item], at: Revision) {
-        let objects = items
-            .iter()
-            .filter_map(|item| Some((item.key.clone(), entry(&*self.kind, item)?)))
+    fn load(&self, items: &[Arc<Item>], at: Revision) {
+        let entries = parallel::map(items, |item| entry(&*self.kind, item));
+        let objects = items.iter().zip(entries);
+        let objects = objects
+            .filter_map(|(item, entry)| Some((item.key.clone(), entry?)))
             .collect();
         or_abort(CACHE, || {
             let mut state = self.write();
             state.objects = objects;
+            // Open watches have missed changes, and expire.
+            state.first = state.end().saturating_add(1);
+            state.changes.clear();
             (state.oldest, state.last) = (at, at);
         });
     }
@@ -390,7 +421,14 @@ impl Sink for KindCache {
         let changed: Vec<_> = events
             .iter()
             .map(|event| match event {
-                KeyEvent::Put { item, .. } => (item.key.clone(), entry(&*self.kind, item)),
+                KeyEvent::Put { item, .. } => {
+                    let pending = self.pending.take(item);
+                    let entry = match pending {
+                        Some(pending) => Some(Arc::new(pending.committed(item))),
+                        None => entry(&*self.kind, item),
+                    };
+                    (item.key.clone(), entry)
+                }
                 KeyEvent::Delete { previous } => (previous.key.clone(), None),
             })
             .collect();

@@ -60,7 +60,7 @@ impl Query {
     }
 
     pub(crate) fn matches(&self, entry: &CachedObject) -> bool {
-        (self.namespace.is_empty() || self.namespace == entry.key.namespace)
+        (self.namespace.is_empty() || self.namespace == entry.fields.namespace())
             && self.labels.matches_by(|key| entry.labels.get(key))
             && self.fields.matches(&entry.fields)
     }

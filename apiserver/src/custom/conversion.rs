@@ -190,11 +190,11 @@ pub(super) struct StoredVersion {
 }
 
 impl StoredVersion {
-    async fn converted(&self, value: &Bytes, to: &str) -> Result<Bytes, ApiError> {
+    async fn converted(&self, value: &[u8], to: &str) -> Result<Bytes, ApiError> {
         let document: Value =
             serde_json::from_slice(value).map_err(|error| error::internal(&error))?;
         if document["apiVersion"] == to {
-            return Ok(value.clone());
+            return Ok(Bytes::copy_from_slice(value));
         }
         let converted = self.conversion.convert(vec![document], to).await?;
         let value = serde_json::to_vec(converted.first().unwrap_or(&Value::Null));
@@ -205,7 +205,7 @@ impl StoredVersion {
 }
 
 impl StoredForm for StoredVersion {
-    fn read<'a>(&'a self, stored: &'a Bytes) -> BoxFuture<'a, Result<Bytes, ApiError>> {
+    fn read<'a>(&'a self, stored: &'a [u8]) -> BoxFuture<'a, Result<Bytes, ApiError>> {
         self.converted(stored, &self.own).boxed()
     }
 

@@ -1,6 +1,6 @@
 //! A served version of a custom kind, and its objects, for the registry.
 
-use std::{fmt, sync::Arc};
+use std::{borrow::Cow, fmt, sync::Arc};
 
 use podplane_api::{
     any::{AnyKind, AnyObject, ColumnDefinition, DynObject, KindNames, WriteRules},
@@ -252,19 +252,14 @@ impl AnyObject for CustomObject {
     }
 
     fn field_set(&self) -> FieldSet {
-        let metadata = &self.metadata;
-        let name = metadata.name.as_deref().unwrap_or_default();
-        let namespace = metadata.namespace.as_deref().unwrap_or_default();
         let rules = &self.rules;
-        if rules.fields.is_empty() {
-            return FieldSet::new(name, namespace, std::iter::empty());
-        }
         let value = |field: &String| {
             let mut kinds = std::iter::once(&rules.kind).chain(&rules.others);
             let found = kinds.find_map(|kind| kind.selectable_value(&self.fields, field));
-            found.unwrap_or_default().into_boxed_str()
+            Cow::from(found.unwrap_or_default())
         };
-        FieldSet::new(name, namespace, rules.fields.iter().map(value))
+        let object: &DynObject = self;
+        FieldSet::new(&object.key(), rules.fields.iter().map(value))
     }
 
     fn set_defaults(&mut self) {

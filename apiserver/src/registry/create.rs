@@ -184,8 +184,12 @@ impl KindRegistry {
                 reclaims: false,
             };
             let txn = txn.put(key.clone(), value.clone());
+            let pending = self.announce(&key, &*object, &value);
             match self.engine.commit(txn).await {
                 Ok(committed) => {
+                    if let Some(pending) = pending {
+                        pending.committed(committed.revision);
+                    }
                     storage::set_revision(object.metadata_mut(), committed.revision);
                     self.settled(committed.revision).await;
                     journey::record(begun, None, journey::state(&*object).as_ref());

@@ -54,6 +54,7 @@ impl Registry<Pod> {
         options: &DeleteOptions,
     ) -> Result<Pod, ApiError> {
         self.scoped(key)?;
+        self.engine.catch_up().await.map_err(error::store)?;
         loop {
             let found = storage::get::<Pod>(&self.engine, &storage::key::<Pod>(key)?).await?;
             let (pod, _) = found.ok_or_else(|| error::not_found::<Pod>(&key.name))?;

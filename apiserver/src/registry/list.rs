@@ -230,14 +230,14 @@ impl KindRegistry {
                     continue;
                 };
                 if page.items.len() == limit.get() {
-                    page.last = page.items.last().map(|last| last.key.clone());
+                    page.last = page.items.last().map(|last| last.key());
                     return Ok(page);
                 }
                 page.items.push(entry);
                 if page.items.len() == limit.get() && !query.selects() {
                     let remaining = items.len().saturating_add(snapshot.remaining);
                     page.remaining = (remaining > 0).then_some(remaining);
-                    let last = page.items.last().map(|last| last.key.clone());
+                    let last = page.items.last().map(|last| last.key());
                     page.last = last.filter(|_| remaining > 0);
                     return Ok(page);
                 }

@@ -71,6 +71,7 @@ impl BlockService for BlockRecords {
         let all = self.records.open(&authorized);
         let ListBlocksRequest { node_name } = request.into_inner();
         let is_asked = |node: &str| node_name.is_empty() || node_name == node;
+        all.blocks.catch_up().await.map_err(status::of)?;
         let (records, revision) = all.blocks.records().await.map_err(status::of)?;
         let mut blocks: Vec<_> = records
             .iter()
@@ -230,6 +231,7 @@ impl Records {
     /// Unwraps a request and checks its fence, if it has one.
     async fn begin<T>(&self, request: Request<T>) -> Result<(WriteParams, T), ApiError> {
         let write = write_params(request.metadata().as_ref(), request.extensions())?;
+        self.blocks.catch_up().await?;
         self.blocks.check_fence(write.fence.as_ref()).await?;
         Ok((write, request.into_inner()))
     }

@@ -42,7 +42,7 @@ pub(super) fn call(
             };
             let registry = call.open("create", "", object.namespace(), "").await?;
             let created = registry.create(object, &call.write).await?;
-            encode(call.kind(), &*created)
+            registry.message(&*created)
         }),
         Verb::Update => updated(call, ObjectPart::Main, request),
         Verb::UpdateStatus => updated(call, ObjectPart::Status, request),
@@ -62,7 +62,7 @@ pub(super) fn call(
             );
             let registry = call.open("delete", "", &key.namespace, &key.name).await?;
             let options = deletion(request, call.write.clone())?;
-            encode(call.kind(), &*registry.delete(&key, &options).await?)
+            registry.message(&*registry.delete(&key, &options).await?)
         }),
         Verb::List => list::answer(call, service.renderers.clone(), request),
         Verb::Watch => {
@@ -99,8 +99,9 @@ fn updated(call: KindCall, part: ObjectPart, request: http::Request<Body>) -> Re
         };
         let (namespace, name) = (object.namespace(), object.name());
         let registry = call.open("update", subresource(part), namespace, name);
-        let updated = registry.await?.update(object, part, &call.write).await?;
-        encode(call.kind(), &*updated)
+        let registry = registry.await?;
+        let updated = registry.update(object, part, &call.write).await?;
+        registry.message(&*updated)
     })
 }
 
@@ -134,7 +135,7 @@ pub(crate) fn of_pods(budgets: Registry<PodDisruptionBudget>) -> NarrowMethods {
                 let registry = call.open("create", "binding", namespace, name).await?;
                 let registry = Registry::<Pod>::of(registry.clone());
                 let bound = registry.bind(&request, call.write.terms()).await?;
-                encode(call.kind(), &bound)
+                registry.message(&bound)
             }),
             // The request has the fields of a deletion.
             "EvictPod" => encoded(request, move |request: DeleteRequest| async move {
@@ -144,7 +145,7 @@ pub(crate) fn of_pods(budgets: Registry<PodDisruptionBudget>) -> NarrowMethods {
                 let registry = Registry::<Pod>::of(registry.await?.clone());
                 let options = deletion(request, call.write.clone())?;
                 let evicted = registry.evict(&budgets, &key, &options).await?;
-                encode(call.kind(), &evicted)
+                registry.message(&evicted)
             }),
             _ => call.unknown(method),
         }
@@ -158,7 +159,7 @@ pub(crate) fn of_nodes() -> NarrowMethods {
             let registry = call.open("update", "podcidrs", "", &request.name).await?;
             let registry = Registry::<Node>::of(registry.clone());
             let assigned = registry.assign_pod_cidrs(&request, call.write.terms());
-            encode(call.kind(), &assigned.await?)
+            registry.message(&assigned.await?)
         }),
         _ => call.unknown(method),
     })
@@ -188,7 +189,7 @@ fn patched(call: KindCall, part: ObjectPart, request: http::Request<Body>) -> Re
             write.refused_creation = asked.open("create", "", namespace, name).await.err();
         }
         let patched = patch(registry, &key, part, write, request).await?;
-        encode(call.kind(), &*patched)
+        registry.message(&*patched)
     })
 }
 
@@ -269,8 +270,4 @@ fn or_default(names: &KindNames, namespace: String) -> String {
 
 fn key(names: &KindNames, namespace: String, name: String) -> ObjectKey {
     ObjectKey::new(or_default(names, namespace), name)
-}
-
-fn encode(kind: &dyn AnyKind, object: &DynObject) -> Result<Bytes, ApiError> {
-    codec::encode_any(kind, object).map_err(|error| error::unencodable(&error))
 }

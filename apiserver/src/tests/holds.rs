@@ -242,7 +242,7 @@ async fn make_old(store: &SledStore) {
     let index = Store::list(store, query).await.unwrap();
     let mut txn = Txn::default().delete(Key::try_from("/podplane/block-holds").unwrap());
     for item in index.items {
-        txn = txn.delete(item.key);
+        txn = txn.delete(item.key.clone());
     }
     Store::commit(store, txn).await.unwrap();
 }

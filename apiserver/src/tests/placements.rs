@@ -222,7 +222,7 @@ async fn the_count_survives_a_restart_and_a_store_without_the_index() {
     assert_eq!(found.len(), 6);
     let txn = found
         .into_iter()
-        .fold(Txn::new(), |txn, item| txn.delete(item.key));
+        .fold(Txn::new(), |txn, item| txn.delete(item.key.clone()));
     before.commit(txn).await.unwrap();
     drop(before);
     let server = counting(store()).await;

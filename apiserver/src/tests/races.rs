@@ -167,7 +167,7 @@ impl Store for GatedStore {
         Ok(committed)
     }
 
-    async fn get(&self, key: &Key, at: Option<Revision>) -> Result<Option<Item>, StoreError> {
+    async fn get(&self, key: &Key, at: Option<Revision>) -> Result<Option<Arc<Item>>, StoreError> {
         self.store.get(key, at).await
     }
 

@@ -22,6 +22,7 @@ pub mod nesting;
 pub mod networking;
 pub mod node;
 pub mod object;
+pub mod packed;
 pub mod patch;
 pub mod pod_exit;
 pub mod pod_ips;

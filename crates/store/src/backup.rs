@@ -268,11 +268,11 @@ impl HashingIo<BytesMut> {
     fn put_item(&mut self, item: &Item) {
         let key = item.key.as_bytes();
         let key_len = u16::try_from(key.len()).expect("a Key is at most MAX_KEY_BYTES long");
-        let value_len = u32::try_from(item.value.len()).expect("at most MAX_VALUE_BYTES");
+        let value_len = u32::try_from(item.value_len()).expect("at most MAX_VALUE_BYTES");
         self.put(&key_len.to_be_bytes());
         self.put(key);
         self.put(&value_len.to_be_bytes());
-        self.put(&item.value);
+        self.put(&item.value());
     }
 }
 

@@ -204,7 +204,7 @@ impl Store for EtcdStore {
         self.commit_txn(&txn).await
     }
 
-    async fn get(&self, key: &Key, at: Option<Revision>) -> Result<Option<Item>, StoreError> {
+    async fn get(&self, key: &Key, at: Option<Revision>) -> Result<Option<Arc<Item>>, StoreError> {
         self.mirror.history().borrow().get(key, at)
     }
 

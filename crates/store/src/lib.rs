@@ -17,6 +17,7 @@ mod backup;
 mod error;
 mod etcd_store;
 mod history;
+mod item;
 mod mem_store;
 mod sled_store;
 

@@ -1,5 +1,7 @@
 //! The engine without persistence: for tests, and for clusters that need not outlive their process.
 
+use std::sync::Arc;
+
 use podplane_host::random;
 use tokio::sync::watch;
 
@@ -51,7 +53,7 @@ impl Store for MemStore {
         answer
     }
 
-    async fn get(&self, key: &Key, at: Option<Revision>) -> Result<Option<Item>, StoreError> {
+    async fn get(&self, key: &Key, at: Option<Revision>) -> Result<Option<Arc<Item>>, StoreError> {
         self.history.borrow().get(key, at)
     }
 

@@ -130,7 +130,7 @@ impl Store for SledStore {
             .await
     }
 
-    async fn get(&self, key: &Key, at: Option<Revision>) -> Result<Option<Item>, StoreError> {
+    async fn get(&self, key: &Key, at: Option<Revision>) -> Result<Option<Arc<Item>>, StoreError> {
         self.history.borrow().get(key, at)
     }
 

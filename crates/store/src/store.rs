@@ -9,6 +9,7 @@ use bytes::Bytes;
 use futures::Stream;
 use uuid::Uuid;
 
+pub use crate::item::Item;
 use crate::{StoreError, TxnLimit};
 
 /// The longest key that a store accepts. Kubernetes' longest names make keys of about 600 bytes.
@@ -33,7 +34,7 @@ pub const FIRST_REVISION: Revision = Revision(NonZeroU64::MIN);
 ///
 /// - A commit is atomic: all of its writes or none, at one revision that is higher than every
 ///   earlier one. A watcher of a later revision has seen it, and a reader sees it as soon as it is
-///   acknowledged.
+///   acknowledged, unless the store is [shared](Self::IS_SHARED).
 /// - A commit is acknowledged once it is as durable as the engine makes it: for
 ///   [`SledStore`](crate::SledStore), on disk. Readers and watchers never see a commit that is not
 ///   durable yet.
@@ -45,7 +46,8 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
     type Watch: Watch;
 
     /// True if other processes may write to the same store. Reads then are as new as every commit
-    /// that this one acknowledged; after [`current`](Self::current), as new as those of all.
+    /// that was acknowledged before the last call of [`current`](Self::current), whoever made it;
+    /// they may lack later ones, those of this process, too.
     const IS_SHARED: bool = false;
 
     /// Checks every guard, then applies every write at one new revision.
@@ -83,7 +85,7 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
         &self,
         key: &Key,
         at: Option<Revision>,
-    ) -> impl Future<Output = Result<Option<Item>, StoreError>> + Send;
+    ) -> impl Future<Output = Result<Option<Arc<Item>>, StoreError>> + Send;
 
     /// The items under a prefix in the order of their keys, all from one revision.
     ///
@@ -167,7 +169,7 @@ impl<S: Store> Store for Arc<S> {
         S::commit(self, txn).await
     }
 
-    async fn get(&self, key: &Key, at: Option<Revision>) -> Result<Option<Item>, StoreError> {
+    async fn get(&self, key: &Key, at: Option<Revision>) -> Result<Option<Arc<Item>>, StoreError> {
         S::get(self, key, at).await
     }
 
@@ -275,7 +277,7 @@ impl FromStr for Revision {
 
 /// The name of an item: 1 to [`MAX_KEY_BYTES`] bytes, in byte order. Cloning shares the bytes.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Key(Bytes);
+pub struct Key(Arc<[u8]>);
 
 impl Key {
     /// Creates a key, checking its length.
@@ -283,12 +285,12 @@ impl Key {
     /// # Errors
     ///
     /// [`KeyError`] when the key is empty or too long.
-    pub fn new(bytes: impl Into<Bytes>) -> Result<Self, KeyError> {
-        let bytes = bytes.into();
+    pub fn new(bytes: impl AsRef<[u8]>) -> Result<Self, KeyError> {
+        let bytes = bytes.as_ref();
         match bytes.len() {
             0 => Err(KeyError::Empty),
             len if len > MAX_KEY_BYTES => Err(KeyError::TooLong { len }),
-            _ => Ok(Self(bytes)),
+            _ => Ok(Self(bytes.into())),
         }
     }
 
@@ -313,7 +315,7 @@ impl TryFrom<&str> for Key {
     type Error = KeyError;
 
     fn try_from(text: &str) -> Result<Self, KeyError> {
-        Self::new(Bytes::copy_from_slice(text.as_bytes()))
+        Self::new(text)
     }
 }
 
@@ -400,19 +402,6 @@ impl fmt::Debug for Prefix {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Prefix({self})")
     }
-}
-
-/// A value and its key, as one commit left them. Cloning shares the bytes.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Item {
-    /// The key.
-    pub key: Key,
-    /// The value.
-    pub value: Bytes,
-    /// The revision since which the key has been present without interruption.
-    pub created: Revision,
-    /// The revision of the commit that put this value.
-    pub modified: Revision,
 }
 
 /// A set of writes that is applied atomically, if all its guards hold.
@@ -569,7 +558,7 @@ pub struct CommitResult {
     /// The revision of the commit; the current revision if nothing changed.
     pub revision: Revision,
     /// For each write, in order, the item that it replaced or removed.
-    pub previous: Vec<Option<Item>>,
+    pub previous: Vec<Option<Arc<Item>>>,
 }
 
 /// The parameters of a list.
@@ -591,7 +580,7 @@ pub struct Snapshot {
     /// The revision that was read: the requested one, or else the current one.
     pub revision: Revision,
     /// The items, in key order.
-    pub items: Vec<Item>,
+    pub items: Vec<Arc<Item>>,
     /// The number of items under the prefix that come after these.
     pub remaining: usize,
 }
@@ -611,14 +600,14 @@ pub enum KeyEvent {
     /// The key was created or replaced.
     Put {
         /// The new item.
-        item: Item,
+        item: Arc<Item>,
         /// The previous item; `None` if the key was created.
-        previous: Option<Item>,
+        previous: Option<Arc<Item>>,
     },
     /// The key was removed.
     Delete {
         /// The previous item.
-        previous: Item,
+        previous: Arc<Item>,
     },
 }
 
@@ -648,7 +637,8 @@ pub struct StoreStatus {
     pub oldest: Revision,
     /// The number of keys that are present.
     pub keys: usize,
-    /// Bytes of all keys and values held in memory, history included.
+    /// Bytes of all keys and values, history included. They take less in memory, where values are
+    /// compressed.
     pub memory_bytes: u64,
     /// The part of `memory_bytes` that only revisions before the current one can see.
     pub history_bytes: u64,

@@ -3,7 +3,7 @@
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 #![expect(clippy::disallowed_methods, reason = "a test")]
 
-use std::{fs, io::Cursor, path::Path, sync::Arc, time::SystemTime};
+use std::{borrow::Cow, fs, io::Cursor, path::Path, sync::Arc, time::SystemTime};
 
 use bytes::Bytes;
 use futures::StreamExt as _;
@@ -60,9 +60,9 @@ async fn backup_of(store: &Arc<impl Store>) -> Vec<u8> {
     pieces.concat()
 }
 
-fn contents(snapshot: &Snapshot) -> Vec<(&Key, &[u8])> {
+fn contents(snapshot: &Snapshot) -> Vec<(&Key, Cow<'_, [u8]>)> {
     let items = snapshot.items.iter();
-    items.map(|item| (&item.key, item.value.as_ref())).collect()
+    items.map(|item| (&item.key, item.value())).collect()
 }
 
 struct StoreDir(TempDir);

@@ -84,7 +84,7 @@ fn assert_content(store: &SledStore, steps: u64) {
     block_on(async {
         for step in steps.saturating_sub(KEYS)..steps {
             let found = store.get(&key(step), None).await.unwrap().unwrap();
-            assert!(found.value == value(step), "{step}");
+            assert!(*found.value() == *value(step), "{step}");
         }
     });
 }
@@ -327,7 +327,7 @@ fn assert_acknowledged(store: &SledStore, acknowledged: u64) -> u64 {
     let items = block_on(store.list(ListQuery::default())).unwrap().items;
     let values: BTreeMap<_, _> = items
         .into_iter()
-        .map(|item| (item.key, item.value))
+        .map(|item| (item.key.clone(), item.value().into_owned()))
         .collect();
     let newest = (acknowledged..=acknowledged + 1)
         .rev()

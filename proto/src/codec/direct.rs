@@ -15,7 +15,8 @@ use prost_reflect::{Kind, MessageDescriptor};
 use prost_types::Timestamp;
 
 pub(super) use read::json_of;
-pub(super) use write::message_of;
+pub use write::UnstampedMessage;
+pub(super) use write::{message_of, unstamped_message_of};
 
 use super::POOL;
 

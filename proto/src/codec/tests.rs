@@ -84,7 +84,7 @@ fn refuses_invalid_messages() {
 #[test]
 fn the_fast_path_agrees_with_the_slow_path() {
     let text = serde_json::to_vec(&pod()).unwrap();
-    let message = direct::message_of(POD, &text, None).unwrap();
+    let message = direct::message_of(POD, &text).unwrap();
     let long = encode_json(descriptor::<Pod>(), pod()).unwrap();
     assert_eq!(
         DynamicMessage::decode(descriptor::<Pod>(), &message[..]).unwrap(),
@@ -119,7 +119,7 @@ fn the_fast_path_of_times_agrees_or_returns_none() {
     ];
     for text in usual.into_iter().chain(seldom) {
         let pod = json!({"metadata": {"creationTimestamp": text}});
-        let short = direct::message_of(POD, &serde_json::to_vec(&pod).unwrap(), None);
+        let short = direct::message_of(POD, &serde_json::to_vec(&pod).unwrap());
         let long = encode_json(descriptor::<Pod>(), pod);
         assert!(short.is_some() || !usual.contains(&text), "{text}");
         if let Some(short) = &short {

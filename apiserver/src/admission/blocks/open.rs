@@ -90,7 +90,7 @@ impl NodeBlockAdmission {
                         repairs.push(over(record.put(key)).from(node));
                     }
                 }
-                None if item.value.is_empty() => repairs.push(over(Write::Delete { key })),
+                None if item.value_len() == 0 => repairs.push(over(Write::Delete { key })),
                 None => {
                     lengths.insert(&stored.net);
                     let record = draining_record(stored.record.clone(), has_holds, now);
@@ -180,6 +180,6 @@ struct NodeSpecFields {
 
 impl StoredNode {
     fn read(item: &Item) -> Option<Self> {
-        serde_json::from_slice(&item.value).ok()
+        serde_json::from_slice(&item.value()).ok()
     }
 }

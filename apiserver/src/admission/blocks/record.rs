@@ -91,7 +91,7 @@ impl KeyedBlockRecord {
     /// record of a node with unknown UID.
     pub(super) fn read(item: &Item) -> Option<Self> {
         let (net, node) = parse(&item.key)?;
-        let record = serde_json::from_slice(&item.value);
+        let record = serde_json::from_slice(&item.value());
         let record = record.unwrap_or_else(|_| NodeBlockRecord {
             state: RecordState::Assigned,
             node_uid: String::new(),

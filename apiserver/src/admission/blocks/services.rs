@@ -43,7 +43,7 @@ impl NodeBlockAdmission {
             None => (Guard::Absent(key), RangeRecord::default()),
             Some(item) => {
                 let revision = item.modified;
-                let read = serde_json::from_slice(&item.value).unwrap_or_else(|error| {
+                let read = serde_json::from_slice(&item.value()).unwrap_or_else(|error| {
                     tracing::error!(%key, %error, "list of service ranges is not valid; blocks are compared with the flag's alone until the next start");
                     RangeRecord::default()
                 });

@@ -79,7 +79,7 @@ impl NodeBlockAdmission {
         loop {
             let leads = fences::guard(&self.engine, fence).await?;
             let item = self.engine.get(&key).await.map_err(error::store)?;
-            let Some(found) = item.as_ref().and_then(KeyedBlockRecord::read) else {
+            let Some(found) = item.as_deref().and_then(KeyedBlockRecord::read) else {
                 return match to {
                     RecordTransition::Release => Ok(None),
                     _ => Err(not_found(which)),

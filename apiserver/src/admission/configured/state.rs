@@ -251,7 +251,7 @@ impl<K: RuleKind> RuleSink<K> {
     /// The name of an object, and its rules if it has any. The cache of its kind logs an object
     /// that cannot be read.
     fn named(&self, item: &Item) -> Option<(String, Option<K::Compiled>)> {
-        let object = K::from_slice(&item.value).ok()?;
+        let object = K::from_slice(&item.value()).ok()?;
         Some((object.name().to_owned(), object.compiled(&self.kinds)))
     }
 
@@ -268,7 +268,7 @@ impl<K: RuleKind> Sink for RuleSink<K> {
         &self.prefix
     }
 
-    fn load(&self, items: &[Item], _at: Revision) {
+    fn load(&self, items: &[Arc<Item>], _at: Revision) {
         let all = items.iter().filter_map(|item| self.named(item));
         let all = all.filter_map(|(name, compiled)| Some((name, compiled?)));
         let all = all.collect();
@@ -280,7 +280,7 @@ impl<K: RuleKind> Sink for RuleSink<K> {
         let changes = events.iter().filter_map(|event| match event {
             KeyEvent::Put { item, .. } => self.named(item),
             KeyEvent::Delete { previous } => {
-                let object = K::from_slice(&previous.value).ok()?;
+                let object = K::from_slice(&previous.value()).ok()?;
                 Some((object.name().to_owned(), None))
             }
         });

@@ -113,7 +113,7 @@ impl Sink for IndexSink {
         &self.prefix
     }
 
-    fn load(&self, items: &[Item], _at: Revision) {
+    fn load(&self, items: &[Arc<Item>], _at: Revision) {
         self.change(|taken| {
             for item in items {
                 self.set(taken, &item.key, true);

@@ -4,6 +4,7 @@ use std::{
     collections::{BTreeMap, btree_map::Entry},
     fmt::Display,
     net::IpAddr,
+    sync::Arc,
 };
 
 use futures::FutureExt as _;
@@ -83,7 +84,7 @@ impl ServiceAdmission {
 }
 
 fn repair_addresses(
-    reserved: &[Item],
+    reserved: &[Arc<Item>],
     mut wanted: Holders<IpAddr>,
     repairs: &mut Vec<RepairWrite>,
 ) -> Result<(), ApiError> {
@@ -121,7 +122,7 @@ fn repair_addresses(
 }
 
 fn repair_ports(
-    reserved: &[Item],
+    reserved: &[Arc<Item>],
     mut wanted: Holders<u16>,
     repairs: &mut Vec<RepairWrite>,
 ) -> Result<(), ApiError> {
@@ -129,7 +130,7 @@ fn repair_ports(
         let key = item.key.clone();
         let holder = node_port_of(&key).and_then(|port| wanted.0.remove(&port));
         let write = match holder {
-            Some(holder) if *holder.service.to_string().as_bytes() == *item.value => continue,
+            Some(holder) if *holder.service.to_string().as_bytes() == *item.value() => continue,
             Some(Holder { service, unchanged }) => {
                 let value = service.to_string().into();
                 RepairWrite::over(Some(item), Write::Put { key, value }).while_holds(unchanged)
@@ -204,7 +205,7 @@ impl<T: Ord + Display> Holders<T> {
     }
 }
 
-async fn items(engine: &Engine, prefix: Prefix) -> Result<Vec<Item>, ApiError> {
+async fn items(engine: &Engine, prefix: Prefix) -> Result<Vec<Arc<Item>>, ApiError> {
     let query = ListQuery {
         prefix,
         ..ListQuery::default()

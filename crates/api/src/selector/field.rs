@@ -8,7 +8,7 @@ use winnow::{
 };
 
 use super::SelectorError;
-use crate::Object;
+use crate::{Object, ObjectKey, packed::PackedStrs};
 
 /// A kind whose objects can be selected by fields: those that Kubernetes supports for it.
 pub trait FieldSelectable: Object {
@@ -21,20 +21,32 @@ pub type SelectableField<K> = (&'static str, for<'a> fn(&'a K) -> Cow<'a, str>);
 
 /// The values of an object's selectable fields, stored separately from the object.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct FieldSet(Box<[Box<str>]>);
+pub struct FieldSet(PackedStrs);
 
 impl FieldSet {
     /// The fields of an object: its name, its namespace, and the values of the fields that its kind
     /// adds, in their order.
-    pub fn new(name: &str, namespace: &str, values: impl Iterator<Item = Box<str>>) -> Self {
-        let metadata = [name, namespace].map(Box::from).into_iter();
-        Self(metadata.chain(values).collect())
+    pub fn new<'a>(key: &'a ObjectKey, values: impl Iterator<Item = Cow<'a, str>>) -> Self {
+        let metadata = [&key.name, &key.namespace].map(|text| Cow::from(text.as_str()));
+        Self(metadata.into_iter().chain(values).collect())
     }
 
     /// Reads the fields of `object`.
     pub fn of<K: FieldSelectable>(object: &K) -> Self {
-        let fields = K::FIELDS.iter().map(|(_, value)| Box::from(value(object)));
-        Self::new(object.name(), object.namespace(), fields)
+        let fields = K::FIELDS.iter().map(|(_, value)| value(object));
+        Self::new(&object.key(), fields)
+    }
+
+    /// The namespace and name of the object.
+    pub fn key(&self) -> ObjectKey {
+        let mut metadata = self.0.iter();
+        let name = metadata.next().unwrap_or_default();
+        ObjectKey::new(metadata.next().unwrap_or_default(), name)
+    }
+
+    /// The namespace of the object; empty for one that is in none.
+    pub fn namespace(&self) -> &str {
+        self.0.get(1).unwrap_or_default()
     }
 }
 
@@ -109,10 +121,7 @@ impl FieldSelector {
     /// the selector was parsed for.
     pub fn matches(&self, fields: &FieldSet) -> bool {
         self.0.iter().all(|term| {
-            let equal = fields
-                .0
-                .get(term.place)
-                .is_some_and(|value| **value == *term.value);
+            let equal = fields.0.get(term.place) == Some(&*term.value);
             equal == (term.operator == Operator::Equal)
         })
     }

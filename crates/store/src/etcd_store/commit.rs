@@ -108,7 +108,7 @@ impl EtcdStore {
         };
         let (answer, is_marked) = self.send(request, marked.mark.is_some()).await;
         match answer {
-            Ok(response) if response.succeeded => Attempt::Done(self.applied(txn, response).await),
+            Ok(response) if response.succeeded => Attempt::Done(Ok(self.applied(txn, response))),
             Ok(_) => self.refused(txn).await,
             Err(EtcdError::NotConnected { message }) => Attempt::NotSent(message),
             Err(EtcdError::NoAnswer { message }) if is_marked => Attempt::Lost(message),
@@ -161,32 +161,23 @@ impl EtcdStore {
         Ok(request)
     }
 
-    /// A commit is visible to readers of this server when it is acknowledged.
-    async fn applied(&self, txn: &Txn, response: TxnResponse) -> Result<CommitResult, StoreError> {
+    fn applied(&self, txn: &Txn, response: TxnResponse) -> CommitResult {
         let revision = response.header.map_or(0, |header| header.revision);
         let revision = self.numbers.ours(revision);
-        let reached = self
-            .freshness
-            .reached(&self.mirror, &self.client, &self.keys, revision)
-            .await;
-        if let Err(error) = reached {
-            // It is in etcd, and each later read waits for it.
-            tracing::warn!(%revision, error = %error, "commit is not visible yet");
-        }
         let mut previous = mirror::previous(&self.keys, self.numbers, response.responses);
         // Without that of the mark.
         previous.truncate(txn.writes.len());
         let mut effects = txn.writes.iter().zip(&previous);
         let changed = effects
             .any(|(write, previous)| matches!(write, Write::Put { .. }) || previous.is_some());
-        Ok(CommitResult {
+        CommitResult {
             // One that changed nothing has no revision of its own.
             revision: match changed {
                 true => revision,
                 false => self.mirror.current(),
             },
             previous,
-        })
+        }
     }
 
     /// Finds out which guard did not hold.

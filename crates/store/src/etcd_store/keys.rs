@@ -75,7 +75,7 @@ impl KeySpace {
     pub(super) fn ours(&self, etcd: &Bytes) -> Option<Key> {
         let key = etcd.strip_prefix(&*self.data)?;
         // The message that it came with, which has many, is not kept in memory for it.
-        Key::new(Bytes::copy_from_slice(key)).ok()
+        Key::new(key).ok()
     }
 
     pub(super) fn under(&self, prefix: &Prefix) -> KeyRange {

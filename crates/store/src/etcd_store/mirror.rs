@@ -9,6 +9,7 @@ use std::{
 };
 
 use backon::{BackoffBuilder as _, ExponentialBuilder};
+use bytes::Bytes;
 use podplane_etcd::{
     EtcdClient, EtcdError,
     wire::{
@@ -155,11 +156,8 @@ async fn read_at(
     (id, first): (Uuid, Revision),
     at: Option<i64>,
 ) -> Result<History, EtcdError> {
-    let mut revision = at.unwrap_or_default();
-    let mut history = None;
-    let mut last = None;
-    loop {
-        let range = keys.data_after(last.as_ref());
+    let page = |after: Option<&Bytes>, revision| {
+        let range = keys.data_after(after);
         let request = RangeRequest {
             key: range.key,
             range_end: range.end,
@@ -167,23 +165,37 @@ async fn read_at(
             revision,
             ..RangeRequest::default()
         };
-        let page = client.range(request).await?;
-        if revision == 0 {
-            revision = page.header.map_or(1, |header| header.revision);
+        let client = client.clone();
+        async move { client.range(request).await }
+    };
+    let mut found = page(None, at.unwrap_or_default()).await?;
+    let revision = match at {
+        Some(revision) => revision,
+        None => found.header.map_or(1, |header| header.revision),
+    };
+    let mut history = History::compacted_at(id, first, numbers.ours(revision));
+    loop {
+        let last = found.kvs.last().filter(|_| found.more);
+        // etcd collects the next page meanwhile.
+        let mut next = JoinSet::new();
+        if let Some(last) = last {
+            task::spawn(&mut next, page(Some(&last.key), revision));
         }
-        let begun = || History::compacted_at(id, first, numbers.ours(revision));
-        let history = history.get_or_insert_with(begun);
-        last = page.kvs.last().map(|found| found.key.clone());
-        for found in page.kvs {
+        for found in found.kvs {
             if let Some(item) = item(keys, numbers, found) {
                 history.apply(of_one(item));
             }
         }
-        if !page.more || last.is_none() {
-            break;
+        match next.join_next().await {
+            None => return Ok(history),
+            Some(Ok(next)) => found = next?,
+            Some(Err(ended)) => {
+                return Err(EtcdError::NoAnswer {
+                    message: ended.to_string(),
+                });
+            }
         }
     }
-    Ok(history.unwrap_or_else(|| History::compacted_at(id, first, numbers.ours(revision))))
 }
 
 fn of_one(item: Item) -> Changes {
@@ -192,20 +204,19 @@ fn of_one(item: Item) -> Changes {
         changes: vec![KeyChange {
             place: 0,
             key: item.key.clone(),
-            item: Some(item),
+            item: Some(Arc::new(item)),
         }],
     }
 }
 
 /// `None` for a key of the store's own.
 fn item(keys: &KeySpace, numbers: Numbers, found: KeyValue) -> Option<Item> {
-    Some(Item {
-        key: keys.ours(&found.key)?,
-        created: numbers.ours(found.create_revision),
-        modified: numbers.ours(found.mod_revision),
-        // As with the key, without its message.
-        value: found.value.to_vec().into(),
-    })
+    Some(Item::new(
+        keys.ours(&found.key)?,
+        &found.value,
+        numbers.ours(found.create_revision),
+        numbers.ours(found.mod_revision),
+    ))
 }
 
 struct Follower {
@@ -327,7 +338,7 @@ impl Follower {
                 place: u32::try_from(changes.len()).unwrap_or(u32::MAX),
                 key,
                 item: match is_put {
-                    true => item(&self.keys, self.numbers, found),
+                    true => item(&self.keys, self.numbers, found).map(Arc::new),
                     false => None,
                 },
             });
@@ -355,7 +366,7 @@ impl Follower {
     }
 
     /// Begins anew from the current state: the events until then are compacted. Watches of the
-    /// mirror end, and with the one that feeds the caches the server, which is started again.
+    /// mirror end.
     async fn read_again(&self) {
         let (id, first) = self.history.borrow().identity();
         match read_now(&self.client, &self.keys, self.numbers, (id, first)).await {
@@ -379,14 +390,14 @@ pub(super) fn previous(
     keys: &KeySpace,
     numbers: Numbers,
     responses: Vec<podplane_etcd::wire::etcdserverpb::ResponseOp>,
-) -> Vec<Option<Item>> {
+) -> Vec<Option<Arc<Item>>> {
     let previous = responses.into_iter().map(|response| {
         let found = match response.response? {
             response_op::Response::ResponsePut(put) => put.prev_kv,
             response_op::Response::ResponseDeleteRange(mut deleted) => deleted.prev_kvs.pop(),
             _ => None,
         };
-        item(keys, numbers, found?)
+        item(keys, numbers, found?).map(Arc::new)
     });
     previous.collect()
 }

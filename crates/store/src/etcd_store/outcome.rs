@@ -40,7 +40,7 @@ fn is_of(commit: &Commit, txn: &Txn) -> Option<CommitResult> {
         let event = events.next_if(|event| event.key() == write.key());
         previous.push(match (write, event) {
             (Write::Put { value, .. }, Some(KeyEvent::Put { item, previous })) => {
-                (item.value == *value).then_some(())?;
+                (*item.value() == **value).then_some(())?;
                 previous.clone()
             }
             (Write::Delete { .. }, Some(KeyEvent::Delete { previous })) => Some(previous.clone()),
@@ -57,8 +57,6 @@ fn is_of(commit: &Commit, txn: &Txn) -> Option<CommitResult> {
 
 #[cfg(test)]
 mod tests {
-    use bytes::Bytes;
-
     use super::*;
     use crate::{
         history::StagedCommits,
@@ -102,7 +100,7 @@ mod tests {
         assert_eq!(found.revision.number(), 3);
         assert_eq!(found.previous[0], None);
         let deleted = found.previous[1].as_ref().expect("/b was there");
-        assert_eq!(deleted.value, Bytes::from("x"));
+        assert_eq!(&*deleted.value(), b"x");
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! Deciding commits before they are durable: each sees those staged before it; readers see none of
 //! them.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, sync::Arc};
 
 use super::{Changes, History, KeyChange};
 use crate::{
@@ -14,7 +14,7 @@ pub(crate) struct StagedCommits<'a> {
     base: &'a History,
     current: Revision,
     /// The state of the keys that staged commits have changed.
-    latest: BTreeMap<Key, Option<Item>>,
+    latest: BTreeMap<Key, Option<Arc<Item>>>,
     commits: Vec<Changes>,
 }
 
@@ -40,16 +40,11 @@ impl<'a> StagedCommits<'a> {
             match write {
                 Write::Put { key, value } => {
                     let created = before.as_ref().map_or(revision, |item| item.created);
-                    let item = Item {
-                        key: key.clone(),
-                        value,
-                        created,
-                        modified: revision,
-                    };
+                    let item = Item::new(key.clone(), &value, created, revision);
                     changes.push(KeyChange {
                         place,
                         key,
-                        item: Some(item),
+                        item: Some(Arc::new(item)),
                     });
                 }
                 Write::Delete { key } if before.is_some() => changes.push(KeyChange {
@@ -82,7 +77,7 @@ impl<'a> StagedCommits<'a> {
     }
 
     pub(crate) fn check(&self, index: usize, guard: &Guard) -> Result<(), StoreError> {
-        let conflict = |key: &Key, current: Option<&Item>| {
+        let conflict = |key: &Key, current: Option<&Arc<Item>>| {
             let current = current.map(|item| item.modified);
             Err(StoreError::Conflict {
                 guard: index,
@@ -134,7 +129,7 @@ impl<'a> StagedCommits<'a> {
         }
     }
 
-    fn latest(&self, key: &Key) -> Option<&Item> {
+    fn latest(&self, key: &Key) -> Option<&Arc<Item>> {
         match self.latest.get(key) {
             Some(staged) => staged.as_ref(),
             None => self.base.latest(key),
@@ -145,7 +140,7 @@ impl<'a> StagedCommits<'a> {
         &'s self,
         prefix: &'s Prefix,
         wanted: impl Fn(&Item) -> bool,
-    ) -> Option<&'s Item> {
+    ) -> Option<&'s Arc<Item>> {
         let unchanged = self.unchanged_under(prefix).find(|item| wanted(item));
         let staged = self.staged_under(prefix).find(|item| wanted(item));
         unchanged
@@ -155,19 +150,19 @@ impl<'a> StagedCommits<'a> {
     }
 
     /// The present items under the prefix, in no particular order.
-    fn under<'s>(&'s self, prefix: &'s Prefix) -> impl Iterator<Item = &'s Item> {
+    fn under<'s>(&'s self, prefix: &'s Prefix) -> impl Iterator<Item = &'s Arc<Item>> {
         self.unchanged_under(prefix)
             .chain(self.staged_under(prefix))
     }
 
     /// The items under the prefix that no staged commit has changed, in key order.
-    fn unchanged_under<'s>(&'s self, prefix: &'s Prefix) -> impl Iterator<Item = &'s Item> {
+    fn unchanged_under<'s>(&'s self, prefix: &'s Prefix) -> impl Iterator<Item = &'s Arc<Item>> {
         let base = self.base.latest_under(prefix);
         base.filter(move |item| !self.latest.contains_key(&item.key))
     }
 
     /// The items under the prefix that a staged commit has put, in key order.
-    fn staged_under<'s>(&'s self, prefix: &'s Prefix) -> impl Iterator<Item = &'s Item> {
+    fn staged_under<'s>(&'s self, prefix: &'s Prefix) -> impl Iterator<Item = &'s Arc<Item>> {
         let from = (
             std::ops::Bound::Included(prefix.as_bytes()),
             std::ops::Bound::Unbounded,

@@ -30,6 +30,8 @@ pub(super) const SEGMENT_BYTES: usize = 8 * 1024 * 1024;
 /// sled's default is 1 GiB. Reads come from our history, so the cache serves only sled's own page
 /// updates.
 const CACHE_BYTES: u64 = 16 * 1024 * 1024;
+/// The calls that free the garbage of a full log. One of them frees up to 512 pieces of memory.
+const COLLECTIONS: usize = 256;
 /// The file that names the current generation.
 const CURRENT: &str = "current";
 /// The most removals in one batch. sled reuses the space only after a flush, and rewrites pages
@@ -305,7 +307,9 @@ impl Generation {
                     }
                 };
                 db.apply_batch(batch).map_err(failed("write"))?;
-                db.flush().map_err(failed("flush")).map(drop)
+                db.flush().map_err(failed("flush"))?;
+                free_garbage();
+                Ok(())
             },
         )
     }
@@ -341,5 +345,13 @@ impl Generation {
         if let Err(error) = remove_others(dir, current) {
             tracing::warn!(%error, path = %path.display(), "failed to remove a database that was replaced; it is removed when the store is opened");
         }
+    }
+}
+
+/// Frees what sled replaced while it took a batch: several copies of each page. Its collector works
+/// a little at each 128th operation, and a batch is one.
+fn free_garbage() {
+    for _ in 0..COLLECTIONS {
+        crossbeam_epoch::pin().flush();
     }
 }

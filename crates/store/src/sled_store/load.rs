@@ -1,6 +1,6 @@
 //! Reading the content of a database, and checking that it is complete.
 
-use std::path::Path;
+use std::{path::Path, sync::Arc};
 
 use uuid::Uuid;
 
@@ -282,7 +282,8 @@ impl ChangeReader {
                 of: record.missing,
             })];
         };
-        item.value = found.into();
+        let whole = Item::new(item.key.clone(), &found, item.created, item.modified);
+        *item = Arc::new(whole);
         record.missing = 0;
         vec![Ok((id.revision, record))]
     }

@@ -5,6 +5,7 @@ use std::{
     ffi::OsString,
     io,
     path::{Path, PathBuf},
+    sync::Arc,
 };
 
 use podplane_host::{fs, random};
@@ -172,16 +173,11 @@ impl SledStore {
                 Ok(item) => item,
                 Err(damage) => return vec![Err(RestoreError::from(damage))],
             };
-            let item = Item {
-                key: key.clone(),
-                value,
-                created: first,
-                modified: first,
-            };
+            let item = Item::new(key.clone(), &value, first, first);
             let change = KeyChange {
                 place,
                 key,
-                item: Some(item),
+                item: Some(Arc::new(item)),
             };
             let records = record::encode(first, of, &change);
             records.into_iter().map(Ok).collect()

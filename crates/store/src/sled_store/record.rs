@@ -13,7 +13,9 @@
 //! sled syncs only records of which 20 fit into one of its segments. Format version 1 had no split
 //! values, and version 2 no [log](super::wal); a closed store is otherwise the same.
 
-use bytes::{Buf, BufMut, Bytes};
+use std::sync::Arc;
+
+use bytes::{Buf, BufMut};
 
 use crate::{
     MAX_VALUE_BYTES,
@@ -110,7 +112,8 @@ pub(super) fn encode(revision: Revision, of: u32, change: &KeyChange) -> Vec<Raw
         place: change.place,
     };
     let key = change.key.as_bytes();
-    let value: &[u8] = change.item.as_ref().map_or(&[], |item| &item.value);
+    let value = change.item.as_ref().map(|item| item.value());
+    let value = value.as_deref().unwrap_or_default();
     let is_split = value.len() > PART_BYTES;
     let (kind, inline) = match &change.item {
         None => (DELETE, value),
@@ -148,7 +151,7 @@ pub(super) fn decode(id: ChangeId, bytes: &[u8]) -> Option<ChangeRecord> {
     let of = rest.try_get_u32().ok()?;
     let key_len = usize::from(rest.try_get_u16().ok()?);
     let (key, mut rest) = rest.split_at_checked(key_len)?;
-    let key = Key::new(Bytes::copy_from_slice(key)).ok()?;
+    let key = Key::new(key).ok()?;
     let mut missing = 0;
     let item = match kind {
         DELETE if rest.is_empty() => None,
@@ -160,18 +163,17 @@ pub(super) fn decode(id: ChangeId, bytes: &[u8]) -> Option<ChangeRecord> {
                     return None;
                 }
             }
-            Some(Item {
-                key: key.clone(),
-                value: Bytes::copy_from_slice(rest),
-                created,
-                modified,
-            })
+            Some(Item::new(key.clone(), rest, created, modified))
         }
         _ => return None,
     };
     Some(ChangeRecord {
         of,
-        change: KeyChange { place, key, item },
+        change: KeyChange {
+            place,
+            key,
+            item: item.map(Arc::new),
+        },
         missing,
     })
 }
@@ -191,7 +193,7 @@ mod tests {
         ) {
             let (modified, created) = (Revision::new(modified).unwrap(), Revision::new(created).unwrap());
             let key = Key::new(key).unwrap();
-            let item = value.map(|value| Item { key: key.clone(), value: value.into(), created, modified });
+            let item = value.map(|value| Arc::new(Item::new(key.clone(), &value, created, modified)));
             let id = ChangeId { revision: modified, place };
             let change = KeyChange { place, key, item };
             let records = encode(modified, of, &change);
@@ -225,16 +227,11 @@ mod tests {
             (MAX_VALUE_BYTES, MAX_VALUE_BYTES / PART_BYTES),
         ] {
             let value: Vec<u8> = (0..=u8::MAX).cycle().take(bytes).collect();
-            let item = Item {
-                key: key.clone(),
-                value: value.clone().into(),
-                created: revision,
-                modified: revision,
-            };
+            let item = Item::new(key.clone(), &value, revision, revision);
             let change = KeyChange {
                 place: 3,
                 key: key.clone(),
-                item: Some(item),
+                item: Some(Arc::new(item)),
             };
             let records = encode(revision, 9, &change);
             assert_eq!(records.len(), parts + 1);

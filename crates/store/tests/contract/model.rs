@@ -1,6 +1,6 @@
 //! Random histories against a simple model: the whole content at every revision.
 
-use std::{collections::BTreeMap, num::NonZeroUsize};
+use std::{collections::BTreeMap, num::NonZeroUsize, sync::Arc};
 
 use podplane_store::{
     Commit, FIRST_REVISION, Guard, Item, Key, KeyEvent, ListQuery, Prefix, Revision, Store,
@@ -83,7 +83,7 @@ fn ops() -> impl Strategy<Value = Vec<ModelOp>> {
 }
 
 /// The content of a store at one revision.
-type Content = BTreeMap<Key, Item>;
+type Content = BTreeMap<Key, Arc<Item>>;
 
 #[derive(Default)]
 struct StoreModel {
@@ -133,13 +133,8 @@ impl StoreModel {
             match write {
                 Write::Put { key, value } => {
                     let created = content.get(key).map_or(revision, |item| item.created);
-                    let item = Item {
-                        key: key.clone(),
-                        value: value.clone(),
-                        created,
-                        modified: revision,
-                    };
-                    content.insert(key.clone(), item);
+                    let item = Item::new(key.clone(), value, created, revision);
+                    content.insert(key.clone(), Arc::new(item));
                 }
                 Write::Delete { key } => {
                     content.remove(key);
@@ -295,7 +290,7 @@ async fn compare(store: &impl Store, model: &StoreModel) {
                 assert!(store.watch(prefix, at).await.unwrap_err().is_compacted());
                 continue;
             }
-            let expected: Vec<Item> = content
+            let expected: Vec<Arc<Item>> = content
                 .values()
                 .filter(|item| prefix.contains(&item.key))
                 .cloned()
@@ -312,8 +307,8 @@ async fn compare(store: &impl Store, model: &StoreModel) {
     }
 }
 
-async fn paged(store: &impl Store, prefix: &Prefix, at: Revision) -> Vec<Item> {
-    let mut items: Vec<Item> = Vec::new();
+async fn paged(store: &impl Store, prefix: &Prefix, at: Revision) -> Vec<Arc<Item>> {
+    let mut items: Vec<Arc<Item>> = Vec::new();
     loop {
         let after = items.last().map(|item| item.key.clone());
         let limit = NonZeroUsize::new(2);

@@ -59,13 +59,8 @@ fn keys(snapshot: &Snapshot) -> Vec<String> {
         .collect()
 }
 
-fn item(at: &str, value: &str, created: Revision, modified: Revision) -> Item {
-    Item {
-        key: key(at),
-        value: value.to_owned().into(),
-        created,
-        modified,
-    }
+fn item(at: &str, value: &str, created: Revision, modified: Revision) -> Arc<Item> {
+    Arc::new(Item::new(key(at), value.as_bytes(), created, modified))
 }
 
 fn number(revision: u64) -> Revision {
@@ -394,7 +389,7 @@ pub(crate) async fn refuses_oversized_requests_naming_the_limit<F: EngineFixture
     assert!(matches!(twice, StoreError::DuplicateWrite { key: found } if found == key("a")));
     let fixture = fixture.pause().await;
     let kept = fixture.store().get(&key("a"), None).await.unwrap().unwrap();
-    assert_eq!(kept.value.len(), MAX_VALUE_BYTES);
+    assert_eq!(kept.value_len(), MAX_VALUE_BYTES);
 }
 
 /// Sizes around the one at which an engine may split a value, and the largest one.
@@ -427,7 +422,10 @@ pub(crate) async fn large_values_are_kept_whole<F: EngineFixture>() {
         for (seed, (size, revision)) in sizes.into_iter().zip(&revisions).enumerate() {
             for at in ["a/replaced", &format!("b/{seed}")] {
                 let found = store.get(&key(at), Some(*revision)).await.unwrap();
-                assert!(found.unwrap().value == value(size, seed), "{at} of {size}");
+                assert!(
+                    *found.unwrap().value() == *value(size, seed),
+                    "{at} of {size}"
+                );
             }
         }
         let mut watch = store.watch("a/".into(), F::first()).await.unwrap();
@@ -436,7 +434,7 @@ pub(crate) async fn large_values_are_kept_whole<F: EngineFixture>() {
             let [KeyEvent::Put { item, .. }] = commit.events.as_slice() else {
                 panic!("{size}");
             };
-            assert!(item.value == value(size, seed), "watched {size}");
+            assert!(*item.value() == *value(size, seed), "watched {size}");
         }
         fixture = fixture.pause().await;
     }
@@ -486,7 +484,7 @@ pub(crate) async fn concurrent_compare_and_set_loses_no_update<F: EngineFixture>
         .await
         .unwrap()
         .unwrap();
-    assert_eq!(counter.value, (WRITERS * EACH).to_string());
+    assert_eq!(*counter.value(), *(WRITERS * EACH).to_string().as_bytes());
 }
 
 /// Also where an engine decides several commits before any of them is durable.
@@ -549,7 +547,7 @@ pub(crate) async fn one_of_concurrent_creates_wins<F: EngineFixture>() {
 
 async fn increment(store: &impl Store) -> Result<CommitResult, StoreError> {
     let counter = store.get(&key("counter"), None).await?.unwrap();
-    let next = std::str::from_utf8(&counter.value)
+    let next = std::str::from_utf8(&counter.value())
         .unwrap()
         .parse::<usize>()
         .unwrap()

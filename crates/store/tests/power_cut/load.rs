@@ -227,7 +227,7 @@ pub(crate) async fn verify(
                 .unwrap()
                 .unwrap();
             assert!(
-                found.value == value(step, value_bytes),
+                *found.value() == *value(step, value_bytes),
                 "{writer} {step} has its value"
             );
         }

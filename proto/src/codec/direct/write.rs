@@ -17,41 +17,86 @@ use serde::{
 
 use super::{Cardinality, Field, FieldForm, SHAPES, Shape, timestamp_text};
 
-/// The message with this name for its JSON, at this revision if the JSON has none. `None` if the
-/// JSON is unusual or invalid.
-pub(in super::super) fn message_of(
-    name: &str,
-    json: &[u8],
-    revision: Option<&str>,
-) -> Option<Bytes> {
+/// The message with this name for its JSON. `None` if the JSON is unusual or invalid.
+pub(in super::super) fn message_of(name: &str, json: &[u8]) -> Option<Bytes> {
+    let (message, _) = written(name, json)?;
+    // It may stay in memory for long, so the spare capacity is dropped.
+    Some(message.into_boxed_slice().into())
+}
+
+/// The same for an object whose JSON has no revision, and which gets one later. An object without
+/// metadata has no place for it.
+pub(in super::super) fn unstamped_message_of(name: &str, json: &[u8]) -> Option<UnstampedMessage> {
+    let (message, metadata) = written(name, json)?;
+    Some(UnstampedMessage {
+        message,
+        metadata: metadata?,
+    })
+}
+
+/// The message, and the place of its metadata.
+fn written(name: &str, json: &[u8]) -> Option<(Vec<u8>, Option<MetadataPlace>)> {
     let mut message = Vec::with_capacity(json.len());
-    let revision = revision.map(|text| Revision {
-        text,
-        written: Cell::new(false),
-    });
+    let metadata = Cell::new(None);
     let object = Object {
         shape: SHAPES.named(name)?,
-        revision: revision.as_ref(),
+        metadata: Some(&metadata),
         message: &mut message,
     };
     let mut json = serde_json::Deserializer::from_slice(json);
     object.deserialize(&mut json).ok()?;
     json.end().ok()?;
-    // An object without metadata has no place for a revision.
-    let complete = revision.is_none_or(|revision| revision.written.get());
-    // It may stay in memory for long, so the spare capacity is dropped.
-    complete.then(|| message.into_boxed_slice().into())
+    Some((message, metadata.take()))
 }
 
-struct Revision<'a> {
-    text: &'a str,
-    written: Cell<bool>,
+/// The message of an object without its revision.
+#[derive(Debug)]
+pub struct UnstampedMessage {
+    message: Vec<u8>,
+    metadata: MetadataPlace,
+}
+
+/// The place of the metadata in a message.
+#[derive(Clone, Copy, Debug)]
+struct MetadataPlace {
+    /// The offset of its length.
+    length: usize,
+    begin: usize,
+    end: usize,
+    /// The number of the field of the revision.
+    revision: u32,
+}
+
+impl UnstampedMessage {
+    /// The message at a revision.
+    pub fn at(&self, revision: &str) -> Bytes {
+        let MetadataPlace {
+            length,
+            begin,
+            end,
+            revision: number,
+        } = self.metadata;
+        let mut stamp = Vec::with_capacity(2 + revision.len());
+        put_text(number, revision.as_bytes(), &mut stamp);
+        let whole = (end - begin + stamp.len()) as u64;
+        let mut prefix = Vec::with_capacity(3);
+        encode_varint(whole, &mut prefix);
+        let parts = [
+            &self.message[..length],
+            &prefix,
+            &self.message[begin..end],
+            &stamp,
+            &self.message[end..],
+        ];
+        parts.concat().into()
+    }
 }
 
 /// A seed that writes the fields of an object.
 struct Object<'a> {
     shape: &'static Shape,
-    revision: Option<&'a Revision<'a>>,
+    /// Where to note the place of its metadata.
+    metadata: Option<&'a Cell<Option<MetadataPlace>>>,
     message: &'a mut Vec<u8>,
 }
 
@@ -59,7 +104,8 @@ struct Object<'a> {
 struct Value<'a> {
     field: &'static Field,
     count: Cardinality,
-    revision: Option<&'a Revision<'a>>,
+    /// Where to note its place, if it is the object's metadata.
+    place: Option<&'a Cell<Option<MetadataPlace>>>,
     message: &'a mut Vec<u8>,
 }
 
@@ -83,11 +129,11 @@ impl<'de> Visitor<'de> for Object<'_> {
 
     fn visit_map<M: MapAccess<'de>>(self, mut fields: M) -> Result<(), M::Error> {
         while let Some(field) = fields.next_key_seed(Name(self.shape))? {
-            let stamped = field.quoted == METADATA;
+            let is_metadata = field.quoted == METADATA;
             fields.next_value_seed(Value {
                 field,
                 count: field.count,
-                revision: self.revision.filter(|_| stamped),
+                place: self.metadata.filter(|_| is_metadata),
                 message: &mut *self.message,
             })?;
         }
@@ -195,7 +241,7 @@ impl<'de> Visitor<'de> for Value<'_> {
             let element = Value {
                 field,
                 count: Cardinality::One,
-                revision: None,
+                place: None,
                 message: &mut *message,
             };
             if elements.next_element_seed(element)?.is_none() {
@@ -208,7 +254,7 @@ impl<'de> Visitor<'de> for Value<'_> {
         let Self {
             field,
             count,
-            revision,
+            place: noted,
             message,
         } = self;
         match (count, &field.form) {
@@ -218,15 +264,19 @@ impl<'de> Visitor<'de> for Value<'_> {
                 let shape = &SHAPES.messages[*place];
                 let object = Object {
                     shape,
-                    revision: None,
+                    metadata: None,
                     message: &mut *message,
                 };
                 object.visit_map(entries)?;
-                if let Some((revision, field)) = revision.zip(shape.named("resourceVersion")) {
-                    put_text(field.number, revision.text.as_bytes(), message);
-                    revision.written.set(true);
+                let prefix = delimit(begin, message);
+                if let Some((noted, field)) = noted.zip(shape.named("resourceVersion")) {
+                    noted.set(Some(MetadataPlace {
+                        length: begin,
+                        begin: begin + prefix,
+                        end: message.len(),
+                        revision: field.number,
+                    }));
                 }
-                delimit(begin, message);
                 Ok(())
             }
             (Cardinality::Map, FieldForm::String) => {
@@ -279,10 +329,12 @@ fn put_text(number: u32, bytes: &[u8], message: &mut Vec<u8>) {
     message.extend_from_slice(bytes);
 }
 
-/// Inserts the length before the bytes that were written since `begin`.
-fn delimit(begin: usize, message: &mut Vec<u8>) {
+/// Inserts the length before the bytes that were written since `begin`; returns its own length.
+fn delimit(begin: usize, message: &mut Vec<u8>) -> usize {
     let length = message.len() - begin;
     let mut prefix = Vec::with_capacity(3);
     encode_varint(length as u64, &mut prefix);
+    let bytes = prefix.len();
     message.splice(begin..begin, prefix);
+    bytes
 }
