@@ -71,6 +71,7 @@ use crate::{
     engine::Engine,
     flow::{FlowController, FlowLimits},
     journeys::{Journeys, TraceLimits},
+    memory,
     metrics::ApiserverMetrics,
     rest::{
         self,
@@ -563,6 +564,8 @@ pub(crate) async fn serve(
         .await
         .map_err(ApiserverRunError::CustomKinds)?;
     let feed = feeder.fill(&engine).await?;
+    // What loading took besides what it made. It fails only if it panics, and is tried again later.
+    let _ = task::spawn_blocking(memory::give_back).await;
     let mut tasks = Tasks::new(shutdown);
     spawn(&mut tasks, "watch cache", feed.run());
     let upkeep = Arc::new(Upkeep {

@@ -18,7 +18,7 @@ async fn memory_grows_with_what_is_held() {
     let dir = tempfile::tempdir().unwrap();
     let store = SledStore::open(dir.path()).unwrap();
     let before = MEMORY.current_usage();
-    let written = 24 * MIB;
+    let written = 32 * MIB;
     let mut keys = (0..written / VALUE_BYTES).peekable();
     while keys.peek().is_some() {
         let mut txn = Txn::new();
@@ -32,4 +32,10 @@ async fn memory_grows_with_what_is_held() {
     let more = MEMORY.current_usage().saturating_sub(before);
     // What it holds, as much again for its index and history, and sled's cache.
     assert!(more < 2 * written + 32 * MIB, "{} MiB", more / MIB);
+
+    drop(store);
+    let store = SledStore::open(dir.path()).unwrap();
+    let loaded = MEMORY.current_usage().saturating_sub(before);
+    assert!(loaded < more + 8 * MIB, "{} MiB", loaded / MIB);
+    drop(store);
 }

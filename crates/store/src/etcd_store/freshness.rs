@@ -16,8 +16,8 @@ use super::{keys::KeySpace, mirror::Mirror, request::put_empty};
 use crate::{StoreError, store::Revision};
 
 /// The time that events take normally. After it, the revision may be that of a key outside of the
-/// store, which has no event, and progress is requested.
-const NORMAL: Duration = Duration::from_millis(20);
+/// store, which has no event, and progress is requested; no more often than that, whoever waits.
+pub(super) const NORMAL: Duration = Duration::from_millis(5);
 /// The same, where a write has to make an event.
 const BEFORE_WRITING: Duration = Duration::from_millis(200);
 /// The time without an answer after which a watch goes on at another member, if that has newer
@@ -121,16 +121,16 @@ impl Freshness {
             }
             let now = history.borrow().seen();
             // A long history comes in many parts.
-            if now > seen {
+            let has_moved = now > seen;
+            if has_moved {
                 (seen, moved) = (now, clock::Instant::now());
-                continue;
-            }
-            if moved.elapsed() >= STALLED {
+            } else if moved.elapsed() >= STALLED {
                 self.stalled.notify_one();
             }
-            match has_progress {
-                true => self.wanted.notify_one(),
-                false => make_an_event(client, keys).await?,
+            if has_progress {
+                self.wanted.notify_one();
+            } else if !has_moved {
+                make_an_event(client, keys).await?;
             }
         }
         Err(StoreError::Unreachable {

@@ -26,7 +26,7 @@ use uuid::Uuid;
 
 use super::{
     Numbers,
-    freshness::{self, Freshness, STALLED},
+    freshness::{self, Freshness, NORMAL, STALLED},
     keys::KeySpace,
 };
 use crate::{
@@ -276,12 +276,17 @@ impl Follower {
         let has_progress = version.is_some_and(|it| it.has_safe_progress_requests());
         self.has_progress.store(has_progress, Ordering::Relaxed);
         let mut events = Vec::new();
+        let mut asked: Option<clock::Instant> = None;
         let mut answered = clock::Instant::now();
         loop {
             let answer = tokio::select! {
                 answer = self.client.next(&mut watching) => answer,
                 () = self.wanted.notified() => {
-                    watching.request_progress();
+                    // Who is not heard asks again.
+                    if asked.is_none_or(|asked| asked.elapsed() >= NORMAL) {
+                        asked = Some(clock::Instant::now());
+                        watching.request_progress();
+                    }
                     continue;
                 }
                 () = self.stalled.notified() => {

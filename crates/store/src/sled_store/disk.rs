@@ -211,8 +211,31 @@ impl StoreDisk {
             disk.settle()
                 .map_err(|UnwrittenBatch { step, source }| failed(step)(source))?;
         }
+        if history.status(None).memory_bytes > generation::CACHE_BYTES {
+            disk = disk.reopened()?;
+        }
         disk.grow_reserve();
         Ok((disk, history, unreachable))
+    }
+
+    /// The same without what sled has cached: it begins to count that against the size of its cache
+    /// only when it has been used for a while, and reading the whole content caches all of it.
+    fn reopened(self) -> Result<Self, OpenError> {
+        let Self {
+            dir,
+            generation,
+            log,
+            unsettled,
+            lock,
+        } = self;
+        let generation = guarded(broken(&dir), || (), || generation.reopen(&dir))?;
+        Ok(Self {
+            dir,
+            generation,
+            log,
+            unsettled,
+            lock,
+        })
     }
 
     fn db(&self) -> Result<&sled::Db, OpenError> {

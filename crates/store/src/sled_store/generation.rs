@@ -29,7 +29,7 @@ use crate::history::UnreachableChange;
 pub(super) const SEGMENT_BYTES: usize = 8 * 1024 * 1024;
 /// sled's default is 1 GiB. Reads come from our history, so the cache serves only sled's own page
 /// updates.
-const CACHE_BYTES: u64 = 16 * 1024 * 1024;
+pub(super) const CACHE_BYTES: u64 = 16 * 1024 * 1024;
 /// The calls that free the garbage of a full log. One of them frees up to 512 pieces of memory.
 const COLLECTIONS: usize = 256;
 /// The file that names the current generation.
@@ -312,6 +312,17 @@ impl Generation {
                 Ok(())
             },
         )
+    }
+
+    /// Closes and opens again, without what sled has cached.
+    pub(super) fn reopen(self, dir: &Path) -> Result<Self, OpenError> {
+        let number = self.number;
+        self.close().map_err(|source| OpenError::Io {
+            dir: dir.to_owned(),
+            step: "close the database",
+            source,
+        })?;
+        Self::open(dir, number)
     }
 
     /// Syncs and closes.
