@@ -4,7 +4,8 @@
 //! ([`KindCache`]): the present objects, each as its encoded message with the fields for selectors,
 //! and the recent events. What this server writes itself is not decoded again: its writer hands it
 //! over ([`pending`]). A watch is a cursor into the events ([`Watcher`]); it queues nothing, so a
-//! slow one costs the others nothing, and one that falls behind the kept events ends with `Expired`.
+//! slow one costs the others nothing, and one that falls behind the kept events ends with
+//! `Expired`.
 
 mod feed;
 mod kind;

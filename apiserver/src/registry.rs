@@ -283,8 +283,8 @@ impl KindRegistry {
         }
     }
 
-    /// Announces to the cache that an object is about to be committed. Not for one that is stored in
-    /// another form than the cache's.
+    /// Announces to the cache that an object is about to be committed. Not for one that is stored
+    /// in another form than the cache's.
     fn announce(&self, key: &Key, object: &DynObject, value: &Bytes) -> Option<PendingWrite<'_>> {
         let is_own = Arc::ptr_eq(&self.kind, self.cache.kind()) && self.stored_form.is_none();
         is_own.then(|| self.cache.announce(key, object, value))?

@@ -1,5 +1,6 @@
 //! Objects that this server is writing, in the forms that it serves. The writer has the object at
-//! hand, so the cache need not decode it again, and the answer to the writer is the cache's message.
+//! hand, so the cache need not decode it again, and the answer to the writer is the message of the
+//! cache.
 
 use std::{
     collections::HashMap,
@@ -117,7 +118,8 @@ impl PendingObjects {
         is_it.then(|| pending.remove(&item.key))?
     }
 
-    /// The message of an object that was committed at a revision, if the cache does not have it yet.
+    /// The message of an object that was committed at a revision, if the cache does not have it
+    /// yet.
     pub(super) fn message(&self, key: &Key, revision: &str) -> Option<Bytes> {
         let pending = self.lock();
         let object = pending.get(key)?;

@@ -30,7 +30,7 @@ const MAX_CONNECTIONS: usize = 64;
 pub(crate) struct ServerProcess {
     child: Child,
     pub(crate) address: SocketAddr,
-    /// How the load connects, if with TLS.
+    /// The client's side of TLS, if the server has that.
     tls: Option<Arc<ClientConfig>>,
 }
 

@@ -65,8 +65,8 @@ impl Certificates {
         ]
     }
 
-    /// A client of the API server: the controller-manager, which creates and reads pods by the rules
-    /// of its roles. An administrator would be allowed everything before any rule is asked.
+    /// A client of the API server: the controller-manager, which creates and reads pods by the
+    /// rules of its roles. An administrator would be allowed everything before any rule is asked.
     pub(crate) fn apiserver_client(&self) -> Result<Arc<ClientConfig>> {
         self.client("controller-manager.pem", "ca.crt")
     }

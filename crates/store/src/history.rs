@@ -1,9 +1,9 @@
 //! The in-memory history: each key's versions since the last compaction, and the commits that made
 //! them.
 //!
-//! Values are kept in memory, compressed: a control plane's data is small, and lists and watches then
-//! need no disk read. The price is about half of the bytes of all live values and of all retained
-//! history, plus about 400 bytes for each version.
+//! Values are kept in memory, compressed: a control plane's data is small, and lists and watches
+//! then need no disk read. The price is about half of the bytes of all live values and of all
+//! retained history, plus about 400 bytes for each version.
 
 mod staged;
 mod watch;

@@ -95,7 +95,7 @@ impl UnstampedMessage {
 /// A seed that writes the fields of an object.
 struct Object<'a> {
     shape: &'static Shape,
-    /// Where to note the place of its metadata.
+    /// Takes the place of its metadata.
     metadata: Option<&'a Cell<Option<MetadataPlace>>>,
     message: &'a mut Vec<u8>,
 }
@@ -104,7 +104,7 @@ struct Object<'a> {
 struct Value<'a> {
     field: &'static Field,
     count: Cardinality,
-    /// Where to note its place, if it is the object's metadata.
+    /// Takes its place, if it is the object's metadata.
     place: Option<&'a Cell<Option<MetadataPlace>>>,
     message: &'a mut Vec<u8>,
 }
