@@ -1,0 +1,7 @@
+//! Tests of the map as its users see it: counts against a model, and zoom.
+
+#![expect(clippy::unwrap_used, reason = "a test")]
+
+mod model;
+mod samples;
+mod zoom;
