@@ -1,13 +1,15 @@
 //! A picture of an address space: which prefix belongs to which node, and which address to which
 //! pod.
 //!
-//! The crate turns facts about a cluster into geometry. It never reads a file or a clock, and it opens no connection: whoever knows a
+//! The crate turns facts about a cluster into geometry, and geometry into SVG or into a grid of
+//! characters. It never reads a file or a clock, and it opens no connection: whoever knows a
 //! cluster fills [`SpaceParts`] from it. Start reading there, then at [`View`].
 //!
 //! 1. [`AddressSpace`] checks and indexes the facts, and gives each address its [`AddressState`].
 //! 2. [`View`] draws one prefix of a network on a grid, along a Hilbert curve, or as a list of the
 //!    used prefixes where there are too many addresses for a picture. [`Scene`] adds the other
 //!    networks beside it.
+//! 3. [`svg::picture`] and [`TextGrid`] are the canvases.
 //!
 //! Sources of facts:
 //!
@@ -26,20 +28,26 @@
 mod curve;
 mod index;
 mod overlap;
+mod palette;
 mod parts;
 mod prefix;
 mod scene;
 mod space;
 mod state;
+pub mod svg;
+mod text;
 mod view;
+mod words;
 mod world;
 
 pub use curve::Rect;
 pub use overlap::{Overlap, OverlapPart};
+pub use palette::{Palette, Rgb};
 pub use parts::{
     AddressClaim, BlockLayout, BlockState, Holder, Network, NetworkRole, NodeBlock, SpaceError,
 };
 pub use scene::{Scene, SceneLimits};
 pub use space::{AddressRecord, AddressSpace, PodRule, SpaceParts};
 pub use state::{AddressState, StateCounts};
+pub use text::{ColorMode, InvalidTextSize, TextCell, TextGrid, TextSize, TextStyle};
 pub use view::{BlockOutline, Cell, GridLimit, InvalidGridLimit, Layout, View, ViewError};

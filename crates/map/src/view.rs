@@ -36,6 +36,12 @@ impl GridLimit {
     /// The most columns, and the most rows.
     pub const MAX: u16 = 1024;
 
+    /// A single cell.
+    pub(crate) const ONE: Self = Self {
+        columns: 1,
+        rows: 1,
+    };
+
     /// Creates a limit.
     ///
     /// # Errors
