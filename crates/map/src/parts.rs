@@ -1,0 +1,673 @@
+//! The facts about an address space, as their source gives them.
+
+use std::{fmt, net::IpAddr};
+
+use ipnet::IpNet;
+use podplane_ipam::{AddressRange, Claim, Family, parse_cidr};
+use serde::Serialize;
+
+/// An invalid fact. The text names the field and its value.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum SpaceError {
+    /// A text is not a prefix.
+    #[error("invalid {field} `{value}`: not a CIDR such as 10.244.0.0/16")]
+    NotACidr {
+        /// The field.
+        field: &'static str,
+        /// Its value.
+        value: String,
+    },
+    /// A prefix has bits behind its length.
+    #[error("invalid {field} `{value}`: it has host bits; did you mean {canonical}?")]
+    HostBits {
+        /// The field.
+        field: &'static str,
+        /// Its value.
+        value: IpNet,
+        /// The prefix without them.
+        canonical: IpNet,
+    },
+    /// A name is empty.
+    #[error("missing {field} of {owner}: it must not be empty")]
+    EmptyName {
+        /// The field.
+        field: &'static str,
+        /// The block or address.
+        owner: String,
+    },
+    /// A block needs a node by its state.
+    #[error("missing node of block {cidr}: a block that is {state} has a node")]
+    MissingNode {
+        /// The block.
+        cidr: IpNet,
+        /// Its state.
+        state: BlockState,
+    },
+    /// A block cannot have a node by its state.
+    #[error("invalid node `{node}` of block {cidr}: a block that is {state} has no node")]
+    UnexpectedNode {
+        /// The block.
+        cidr: IpNet,
+        /// The node.
+        node: String,
+        /// Its state.
+        state: BlockState,
+    },
+    /// The gateway or the range of a block is not in it.
+    #[error("invalid {field} `{value}` of block {cidr}: it is not in the block")]
+    NotInBlock {
+        /// The field.
+        field: &'static str,
+        /// Its value.
+        value: IpAddr,
+        /// The block.
+        cidr: IpNet,
+    },
+    /// The range of a block ends before it begins.
+    #[error("invalid last address `{last}` of block {cidr}: it is before the first, {first}")]
+    EmptyRange {
+        /// The first address.
+        first: IpAddr,
+        /// The last address.
+        last: IpAddr,
+        /// The block.
+        cidr: IpNet,
+    },
+}
+
+fn canonical(field: &'static str, net: IpNet) -> Result<IpNet, SpaceError> {
+    let canonical = net.trunc();
+    match canonical == net {
+        true => Ok(net),
+        false => Err(SpaceError::HostBits {
+            field,
+            value: net,
+            canonical,
+        }),
+    }
+}
+
+fn parsed(field: &'static str, text: &str) -> Result<IpNet, SpaceError> {
+    parse_cidr(text).map_err(|_| SpaceError::NotACidr {
+        field,
+        value: text.to_owned(),
+    })
+}
+
+/// The purpose of a network.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub enum NetworkRole {
+    /// Addresses of pods: a cluster CIDR, or a pool of a network with an IPAM of its own.
+    Pods,
+    /// Addresses of Services.
+    Services,
+    /// Addresses of the nodes themselves.
+    Nodes,
+}
+
+impl NetworkRole {
+    /// The name in pictures.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Pods => "cluster CIDR",
+            Self::Services => "service range",
+            Self::Nodes => "node network",
+        }
+    }
+}
+
+impl fmt::Display for NetworkRole {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.as_str())
+    }
+}
+
+/// A network of the cluster.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Network {
+    role: NetworkRole,
+    cidr: IpNet,
+    name: String,
+}
+
+impl Network {
+    /// Creates a network. `name` is that of its object, or of its flag; it may be empty.
+    ///
+    /// # Errors
+    ///
+    /// [`SpaceError::HostBits`].
+    pub fn new(role: NetworkRole, cidr: IpNet, name: &str) -> Result<Self, SpaceError> {
+        Ok(Self {
+            role,
+            cidr: canonical(role.as_str(), cidr)?,
+            name: name.to_owned(),
+        })
+    }
+
+    /// Creates a network of a text such as `10.244.0.0/16`.
+    ///
+    /// # Errors
+    ///
+    /// [`SpaceError::NotACidr`] or [`SpaceError::HostBits`].
+    pub fn parse(role: NetworkRole, cidr: &str, name: &str) -> Result<Self, SpaceError> {
+        Self::new(role, parsed(role.as_str(), cidr)?, name)
+    }
+
+    /// The purpose.
+    #[must_use]
+    pub const fn role(&self) -> NetworkRole {
+        self.role
+    }
+
+    /// The prefix, without host bits.
+    #[must_use]
+    pub const fn cidr(&self) -> IpNet {
+        self.cidr
+    }
+
+    /// The name of its object or flag; may be empty.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+}
+
+/// The state of a block, as the block service and `podplane get blocks` have it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub enum BlockState {
+    /// A node has it, and it fits the configuration.
+    Assigned,
+    /// A node has it, although it does not fit the configuration or overlaps another.
+    Foreign,
+    /// It is recorded, and no node has it at present.
+    Unowned,
+    /// Its node no longer has it, and pods may still have addresses of it.
+    Draining,
+    /// As draining, and an instance of the former node holds it for its sandboxes.
+    Held,
+    /// It is no longer used, and not assigned again for a while.
+    Quarantined,
+    /// It is part of a service range.
+    Reserved,
+}
+
+impl BlockState {
+    /// The name in pictures.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Assigned => "assigned",
+            Self::Foreign => "foreign",
+            Self::Unowned => "unowned",
+            Self::Draining => "draining",
+            Self::Held => "held",
+            Self::Quarantined => "quarantined",
+            Self::Reserved => "reserved",
+        }
+    }
+
+    /// Returns true if addresses of the block are not given, but the block is not for services.
+    pub(crate) const fn is_withheld(self) -> bool {
+        matches!(self, Self::Draining | Self::Held | Self::Quarantined)
+    }
+
+    /// Returns true if addresses of the block are given to pods.
+    pub(crate) const fn is_live(self) -> bool {
+        matches!(self, Self::Assigned | Self::Foreign | Self::Unowned)
+    }
+}
+
+impl fmt::Display for BlockState {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.as_str())
+    }
+}
+
+/// The addresses of a block that no pod gets.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum BlockLayout {
+    /// As host-local uses a block without further settings: the second address is the gateway; the
+    /// first, and for IPv4 the last, are reserved.
+    #[default]
+    HostLocal,
+    /// Pods can have every address.
+    Whole,
+    /// Pods get the addresses of a range alone.
+    Range {
+        /// The gateway, if it is in the block.
+        gateway: Option<IpAddr>,
+        /// The first address for pods.
+        first: IpAddr,
+        /// The last address for pods.
+        last: IpAddr,
+    },
+}
+
+/// A block of addresses, and the node that has or had it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NodeBlock {
+    cidr: IpNet,
+    state: BlockState,
+    node: Option<String>,
+    layout: BlockLayout,
+    details: String,
+}
+
+impl NodeBlock {
+    /// Creates a block with host-local's layout. `node` is the former node where the block drains.
+    ///
+    /// # Errors
+    ///
+    /// [`SpaceError::HostBits`]; [`SpaceError::MissingNode`] of an assigned or foreign block;
+    /// [`SpaceError::UnexpectedNode`] of an unowned or reserved one; [`SpaceError::EmptyName`].
+    pub fn new(cidr: IpNet, state: BlockState, node: Option<&str>) -> Result<Self, SpaceError> {
+        let cidr = canonical("block", cidr)?;
+        match (state, node) {
+            (_, Some("")) => Err(SpaceError::EmptyName {
+                field: "node",
+                owner: format!("block {cidr}"),
+            }),
+            (BlockState::Assigned | BlockState::Foreign, None) => {
+                Err(SpaceError::MissingNode { cidr, state })
+            }
+            (BlockState::Unowned | BlockState::Reserved, Some(node)) => {
+                Err(SpaceError::UnexpectedNode {
+                    cidr,
+                    node: node.to_owned(),
+                    state,
+                })
+            }
+            _ => Ok(Self {
+                cidr,
+                state,
+                node: node.map(str::to_owned),
+                layout: BlockLayout::default(),
+                details: String::new(),
+            }),
+        }
+    }
+
+    /// Creates a block of a text such as `10.244.1.0/24`.
+    ///
+    /// # Errors
+    ///
+    /// [`SpaceError::NotACidr`], and as [`NodeBlock::new`].
+    pub fn parse(cidr: &str, state: BlockState, node: Option<&str>) -> Result<Self, SpaceError> {
+        Self::new(parsed("block", cidr)?, state, node)
+    }
+
+    /// Changes the addresses that no pod gets.
+    ///
+    /// # Errors
+    ///
+    /// [`SpaceError::NotInBlock`] or [`SpaceError::EmptyRange`].
+    pub fn with_layout(mut self, layout: BlockLayout) -> Result<Self, SpaceError> {
+        if let BlockLayout::Range {
+            gateway,
+            first,
+            last,
+        } = &layout
+        {
+            let ends = [("first address", *first), ("last address", *last)];
+            let gateway = gateway.map(|gateway| ("gateway", gateway));
+            let mut each = ends.into_iter().chain(gateway);
+            if let Some((field, value)) = each.find(|(_, ip)| !self.cidr.contains(ip)) {
+                let cidr = self.cidr;
+                return Err(SpaceError::NotInBlock { field, value, cidr });
+            }
+            if last < first {
+                return Err(SpaceError::EmptyRange {
+                    first: *first,
+                    last: *last,
+                    cidr: self.cidr,
+                });
+            }
+        }
+        self.layout = layout;
+        Ok(self)
+    }
+
+    /// Adds a line for people, such as "held by instance 0f2c9d1e since 2026-11-01T10:00:00Z".
+    #[must_use]
+    pub fn with_details(mut self, details: &str) -> Self {
+        details.clone_into(&mut self.details);
+        self
+    }
+
+    /// The prefix, without host bits.
+    #[must_use]
+    pub const fn cidr(&self) -> IpNet {
+        self.cidr
+    }
+
+    /// The state.
+    #[must_use]
+    pub const fn state(&self) -> BlockState {
+        self.state
+    }
+
+    /// The node, or the former one of a block that drains. `None` if it is unknown, and for unowned
+    /// and reserved blocks.
+    #[must_use]
+    pub fn node(&self) -> Option<&str> {
+        self.node.as_deref()
+    }
+
+    /// The line for people; may be empty.
+    #[must_use]
+    pub fn details(&self) -> &str {
+        &self.details
+    }
+
+    /// The gateway, if the layout has one.
+    pub(crate) fn gateway(&self) -> Option<IpAddr> {
+        match &self.layout {
+            BlockLayout::HostLocal => {
+                // Blocks of one or two addresses have none.
+                AddressRange::of_block(self.cidr)?;
+                self.cidr.hosts().nth(match Family::of(&self.cidr) {
+                    Family::V4 => 0,
+                    // Here `hosts` begins with the first address.
+                    Family::V6 => 1,
+                })
+            }
+            BlockLayout::Whole => None,
+            BlockLayout::Range { gateway, .. } => *gateway,
+        }
+    }
+
+    /// The first and last address for pods, the gateway possibly among them; `None`: all.
+    pub(crate) fn usable(&self) -> Option<(IpAddr, IpAddr)> {
+        match &self.layout {
+            BlockLayout::HostLocal => {
+                let gateway = self.gateway()?;
+                let last = match self.cidr {
+                    IpNet::V4(v4) => IpAddr::V4((v4.broadcast().to_bits() - 1).into()),
+                    IpNet::V6(v6) => IpAddr::V6(v6.broadcast()),
+                };
+                Some((gateway, last))
+            }
+            BlockLayout::Whole => None,
+            BlockLayout::Range { first, last, .. } => Some((*first, *last)),
+        }
+    }
+}
+
+/// A block as an allocator has it.
+impl TryFrom<&podplane_ipam::Block> for NodeBlock {
+    type Error = SpaceError;
+
+    fn try_from(block: &podplane_ipam::Block) -> Result<Self, SpaceError> {
+        let (state, owner) = match &block.claim {
+            Claim::Reserved => (BlockState::Reserved, None),
+            Claim::Assigned(owner) => (BlockState::Assigned, Some(owner)),
+            Claim::Foreign(owner) => (BlockState::Foreign, Some(owner)),
+            Claim::Draining(owner) => (BlockState::Draining, owner.as_ref()),
+        };
+        Self::new(block.net, state, owner.map(podplane_ipam::Owner::name))
+    }
+}
+
+/// The holder of an address. The order is that of listings.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(tag = "kind", rename_all = "camelCase")]
+pub enum Holder {
+    /// A live pod that is not on its node's network.
+    Pod {
+        /// `NAMESPACE/NAME`.
+        name: String,
+        /// The node, if it is known.
+        node: Option<String>,
+    },
+    /// A sandbox that exists; its pod may not be known. Of a pod on the same node it is the same
+    /// holder.
+    Sandbox {
+        /// Its id, or the pod that it was last known for.
+        name: String,
+        /// The node, or the former one.
+        node: Option<String>,
+    },
+    /// An owner that does not exist, of an allocation that does.
+    Orphan {
+        /// The owner as the allocation names it.
+        name: String,
+        /// The node, if it is known.
+        node: Option<String>,
+    },
+    /// A node.
+    Node {
+        /// Its name.
+        name: String,
+    },
+    /// A Service.
+    Service {
+        /// `NAMESPACE/NAME`.
+        name: String,
+    },
+    /// The bridge of a node, or another device of the network. The gateways of blocks need no
+    /// claim: see [`BlockLayout`].
+    Gateway {
+        /// The node.
+        name: String,
+    },
+    /// Nobody: the network keeps the address for itself.
+    Reserved {
+        /// The purpose; may be empty.
+        name: String,
+    },
+}
+
+impl Holder {
+    /// The name.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        match self {
+            Self::Pod { name, .. }
+            | Self::Sandbox { name, .. }
+            | Self::Orphan { name, .. }
+            | Self::Node { name }
+            | Self::Service { name }
+            | Self::Gateway { name }
+            | Self::Reserved { name } => name,
+        }
+    }
+
+    /// The node on which it is, as far as that is known.
+    #[must_use]
+    pub fn node(&self) -> Option<&str> {
+        match self {
+            Self::Pod { node, .. } | Self::Sandbox { node, .. } | Self::Orphan { node, .. } => {
+                node.as_deref()
+            }
+            Self::Node { name } | Self::Gateway { name } => Some(name),
+            Self::Service { .. } | Self::Reserved { .. } => None,
+        }
+    }
+
+    /// The kind, as a word.
+    #[must_use]
+    pub const fn kind(&self) -> &'static str {
+        match self {
+            Self::Pod { .. } => "pod",
+            Self::Sandbox { .. } => "sandbox",
+            Self::Orphan { .. } => "orphan",
+            Self::Node { .. } => "node",
+            Self::Service { .. } => "service",
+            Self::Gateway { .. } => "gateway of",
+            Self::Reserved { .. } => "reserved",
+        }
+    }
+}
+
+impl fmt::Display for Holder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.kind())?;
+        if !self.name().is_empty() {
+            write!(f, " {}", self.name())?;
+        }
+        match self {
+            Self::Pod { node, .. } | Self::Sandbox { node, .. } | Self::Orphan { node, .. } => {
+                node.iter().try_for_each(|node| write!(f, " on {node}"))
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+/// The fact that a holder has an address.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct AddressClaim {
+    ip: IpAddr,
+    holder: Holder,
+}
+
+impl AddressClaim {
+    /// Creates a claim. An IPv4 address that is mapped into IPv6 is IPv4.
+    ///
+    /// # Errors
+    ///
+    /// [`SpaceError::EmptyName`], unless the address is reserved.
+    pub fn new(ip: IpAddr, holder: Holder) -> Result<Self, SpaceError> {
+        let ip = ip.to_canonical();
+        let missing = |field| SpaceError::EmptyName {
+            field,
+            owner: format!("address {ip}"),
+        };
+        if holder.name().is_empty() && !matches!(holder, Holder::Reserved { .. }) {
+            return Err(missing(holder.kind()));
+        }
+        if holder.node() == Some("") {
+            return Err(missing("node"));
+        }
+        Ok(Self { ip, holder })
+    }
+
+    /// The address.
+    #[must_use]
+    pub const fn ip(&self) -> IpAddr {
+        self.ip
+    }
+
+    /// The holder.
+    #[must_use]
+    pub const fn holder(&self) -> &Holder {
+        &self.holder
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn errors_name_the_field_and_its_value() {
+        let net = |text: &str| text.parse::<IpNet>().unwrap();
+        let block = |cidr, state, node| NodeBlock::parse(cidr, state, node).unwrap_err();
+        for (error, want) in [
+            (
+                Network::parse(NetworkRole::Services, "10.96.0.0", "").unwrap_err(),
+                "invalid service range `10.96.0.0`: not a CIDR such as 10.244.0.0/16",
+            ),
+            (
+                Network::parse(NetworkRole::Pods, "10.244.0.1/16", "").unwrap_err(),
+                "invalid cluster CIDR `10.244.0.1/16`: it has host bits; did you mean 10.244.0.0/16?",
+            ),
+            (
+                block("10.0.0.0/24", BlockState::Assigned, None),
+                "missing node of block 10.0.0.0/24: a block that is assigned has a node",
+            ),
+            (
+                block("10.0.0.0/24", BlockState::Reserved, Some("a")),
+                "invalid node `a` of block 10.0.0.0/24: a block that is reserved has no node",
+            ),
+            (
+                block("10.0.0.0/24", BlockState::Held, Some("")),
+                "missing node of block 10.0.0.0/24: it must not be empty",
+            ),
+            (
+                NodeBlock::new(net("10.0.0.0/24"), BlockState::Assigned, Some("a"))
+                    .unwrap()
+                    .with_layout(BlockLayout::Range {
+                        gateway: Some("10.0.1.1".parse().unwrap()),
+                        first: "10.0.0.1".parse().unwrap(),
+                        last: "10.0.0.9".parse().unwrap(),
+                    })
+                    .unwrap_err(),
+                "invalid gateway `10.0.1.1` of block 10.0.0.0/24: it is not in the block",
+            ),
+            (
+                NodeBlock::new(net("10.0.0.0/24"), BlockState::Assigned, Some("a"))
+                    .unwrap()
+                    .with_layout(BlockLayout::Range {
+                        gateway: None,
+                        first: "10.0.0.9".parse().unwrap(),
+                        last: "10.0.0.1".parse().unwrap(),
+                    })
+                    .unwrap_err(),
+                "invalid last address `10.0.0.1` of block 10.0.0.0/24: it is before the first, 10.0.0.9",
+            ),
+            (
+                AddressClaim::new(
+                    "10.0.0.5".parse().unwrap(),
+                    Holder::Service {
+                        name: String::new(),
+                    },
+                )
+                .unwrap_err(),
+                "missing service of address 10.0.0.5: it must not be empty",
+            ),
+        ] {
+            assert_eq!(error.to_string(), want);
+        }
+    }
+
+    #[test]
+    fn takes_the_blocks_of_an_allocator() {
+        let owner = podplane_ipam::Owner::new("uid", "node-a");
+        for (claim, state, node) in [
+            (Claim::Reserved, BlockState::Reserved, None),
+            (
+                Claim::Assigned(owner.clone()),
+                BlockState::Assigned,
+                Some("node-a"),
+            ),
+            (
+                Claim::Foreign(owner.clone()),
+                BlockState::Foreign,
+                Some("node-a"),
+            ),
+            (Claim::Draining(None), BlockState::Draining, None),
+        ] {
+            let block = podplane_ipam::Block {
+                net: "10.0.0.0/24".parse().unwrap(),
+                claim,
+            };
+            let block = NodeBlock::try_from(&block).unwrap();
+            assert_eq!((block.state(), block.node()), (state, node));
+        }
+    }
+
+    #[test]
+    fn host_local_keeps_the_ends_and_the_gateway() {
+        for (cidr, gateway, last) in [
+            ("10.0.1.0/24", Some("10.0.1.1"), Some("10.0.1.254")),
+            ("10.0.1.4/30", Some("10.0.1.5"), Some("10.0.1.6")),
+            ("10.0.1.4/31", None, None),
+            (
+                "fd00::/64",
+                Some("fd00::1"),
+                Some("fd00::ffff:ffff:ffff:ffff"),
+            ),
+        ] {
+            let block = NodeBlock::parse(cidr, BlockState::Assigned, Some("a")).unwrap();
+            let text = |ip: IpAddr| ip.to_string();
+            assert_eq!(block.gateway().map(text).as_deref(), gateway, "{cidr}");
+            let usable = block.usable().map(|(_, last)| text(last));
+            assert_eq!(usable.as_deref(), last, "{cidr}");
+        }
+    }
+}

@@ -1,0 +1,82 @@
+//! A view of one network, and the other networks beside it.
+
+use ipnet::IpNet;
+
+use crate::{
+    parts::Network,
+    space::AddressSpace,
+    view::{GridLimit, View, ViewError},
+};
+
+/// The sizes of the grids of a scene.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SceneLimits {
+    /// Of the main view.
+    pub main: GridLimit,
+    /// Of each view beside it.
+    pub beside: GridLimit,
+}
+
+/// A view of one network, and the other networks beside it: the input of every canvas.
+#[derive(Clone, Debug)]
+pub struct Scene<'a> {
+    space: &'a AddressSpace,
+    main: View,
+    beside: Vec<View>,
+    left_out: usize,
+}
+
+impl<'a> Scene<'a> {
+    /// The most networks beside the main view.
+    pub const MAX_BESIDE: usize = 8;
+
+    /// Lays out `prefix` of `network`, and the other networks of the space as wholes.
+    ///
+    /// # Errors
+    ///
+    /// [`ViewError`].
+    pub fn new(
+        space: &'a AddressSpace,
+        network: &Network,
+        prefix: IpNet,
+        limits: SceneLimits,
+    ) -> Result<Self, ViewError> {
+        let main = View::new(space, network, prefix, limits.main)?;
+        let mut others = space.networks().iter().filter(|other| *other != network);
+        let beside = others
+            .by_ref()
+            .take(Self::MAX_BESIDE)
+            .map(|other| View::new(space, other, other.cidr(), limits.beside));
+        let beside = beside.collect::<Result<_, _>>()?;
+        Ok(Self {
+            space,
+            main,
+            beside,
+            left_out: others.count(),
+        })
+    }
+
+    /// The address space.
+    #[must_use]
+    pub const fn space(&self) -> &'a AddressSpace {
+        self.space
+    }
+
+    /// The main view.
+    #[must_use]
+    pub const fn main(&self) -> &View {
+        &self.main
+    }
+
+    /// The other networks, at most [`Scene::MAX_BESIDE`].
+    #[must_use]
+    pub fn beside(&self) -> &[View] {
+        &self.beside
+    }
+
+    /// The number of further networks.
+    #[must_use]
+    pub const fn left_out(&self) -> usize {
+        self.left_out
+    }
+}

@@ -1,0 +1,453 @@
+//! A scene as a grid of characters, for terminals of at least 80 by 24.
+//!
+//! Each cell of the map is two characters: the letter of its state, and the part of its addresses
+//! in use in eighths. So the picture is complete without colour. `podplane map` prints the grid; a
+//! terminal program draws it and asks [`TextGrid::map_cell`] what is under the cursor.
+
+use std::fmt::{self, Write as _};
+
+use podplane_ipam::figures::readable;
+
+use crate::{
+    palette::Palette,
+    parts::BlockState,
+    scene::{Scene, SceneLimits},
+    state::{AddressState, StateCounts},
+    view::{Cell, GridLimit, View},
+    words,
+};
+
+/// The size of a grid of characters.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TextSize {
+    columns: u16,
+    rows: u16,
+}
+
+/// A size that is too small.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "invalid size `{columns}x{rows}`: the map needs at least {} columns and {} rows",
+    TextSize::MIN.columns,
+    TextSize::MIN.rows
+)]
+pub struct InvalidTextSize {
+    columns: u16,
+    rows: u16,
+}
+
+/// Rows above the map: network and scale.
+const HEAD_ROWS: u16 = 2;
+/// Rows of the legend: a third of the states in each column.
+const LEGEND_ROWS: u16 = 4;
+/// The least rows of remarks below the legend.
+const NOTE_ROWS: u16 = 2;
+/// The least rows of the map: those of the smallest size.
+const LEAST_MAP_ROWS: u16 = TextSize::MIN.rows - HEAD_ROWS - LEGEND_ROWS - NOTE_ROWS;
+/// Characters of a cell.
+const CELL_WIDTH: u16 = 2;
+/// The least columns beside the map, the gap included.
+const SIDE_COLUMNS: u16 = 16;
+/// Columns between the map and its side.
+const GAP: u16 = 1;
+/// The least columns for a list of blocks beside the map.
+const BLOCK_COLUMNS: u16 = 30;
+
+impl TextSize {
+    /// The smallest size: 80 columns and 24 rows.
+    pub const MIN: Self = Self {
+        columns: 80,
+        rows: 24,
+    };
+
+    /// Creates a size. Of a larger terminal than the map can fill the rest stays empty.
+    ///
+    /// # Errors
+    ///
+    /// [`InvalidTextSize`] below [`TextSize::MIN`].
+    pub const fn new(columns: u16, rows: u16) -> Result<Self, InvalidTextSize> {
+        if columns < Self::MIN.columns || rows < Self::MIN.rows {
+            return Err(InvalidTextSize { columns, rows });
+        }
+        Ok(Self { columns, rows })
+    }
+
+    /// The number of columns.
+    #[must_use]
+    pub const fn columns(self) -> u16 {
+        self.columns
+    }
+
+    /// The number of rows.
+    #[must_use]
+    pub const fn rows(self) -> u16 {
+        self.rows
+    }
+
+    /// The sizes of a scene for this grid. The networks beside are lines of text.
+    #[must_use]
+    pub fn limits(self) -> SceneLimits {
+        let columns = (self.columns - SIDE_COLUMNS) / CELL_WIDTH;
+        let rows = self.rows - HEAD_ROWS - LEGEND_ROWS - NOTE_ROWS;
+        let limit = |columns: u16, rows: u16| {
+            GridLimit::new(columns.min(GridLimit::MAX), rows.min(GridLimit::MAX))
+        };
+        // Both are at least 16, by the smallest size.
+        let one = GridLimit::ONE;
+        SceneLimits {
+            main: limit(columns, rows).unwrap_or(one),
+            beside: one,
+        }
+    }
+}
+
+/// The use of colours.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ColorMode {
+    /// None, as with `NO_COLOR` or in a file.
+    Plain,
+    /// The 256 colours of terminals.
+    Ansi256,
+}
+
+/// The look of a character.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct TextStyle {
+    /// The state whose colour it has; `None` for the terminal's own.
+    pub state: Option<AddressState>,
+    /// True for headings.
+    pub is_bold: bool,
+}
+
+/// A character of the grid.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TextCell {
+    /// The character: printable ASCII, one column wide.
+    pub symbol: char,
+    /// Its look.
+    pub style: TextStyle,
+}
+
+/// A scene as a grid of characters.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TextGrid {
+    size: TextSize,
+    /// Columns and rows of the map.
+    map: (u16, u16),
+    cells: Vec<TextCell>,
+}
+
+/// A place to write at: a row, and columns from one to before another.
+#[derive(Clone, Copy)]
+struct Field {
+    row: u16,
+    from: u16,
+    to: u16,
+}
+
+impl TextGrid {
+    /// Draws a scene, which should be of [`TextSize::limits`]: what is outside of the size is cut
+    /// off.
+    #[must_use]
+    pub fn new(scene: &Scene<'_>, size: TextSize) -> Self {
+        let blank = TextCell {
+            symbol: ' ',
+            style: TextStyle::default(),
+        };
+        let count = usize::from(size.columns) * usize::from(size.rows);
+        let main = scene.main();
+        let mut grid = Self {
+            size,
+            map: (main.width(), main.height()),
+            cells: vec![blank; count],
+        };
+        let bold = TextStyle {
+            state: None,
+            is_bold: true,
+        };
+        grid.write(grid.line(0), &words::network(main), bold);
+        grid.write(grid.line(1), &words::scale(main), TextStyle::default());
+        grid.draw_map(main);
+        grid.draw_side(scene);
+        let below = map_end(main);
+        grid.draw_legend(below, main.counts());
+        grid.draw_notes(below.saturating_add(LEGEND_ROWS), scene);
+        grid
+    }
+
+    /// The size.
+    #[must_use]
+    pub const fn size(&self) -> TextSize {
+        self.size
+    }
+
+    /// The character at a column and row.
+    #[must_use]
+    pub fn at(&self, column: u16, row: u16) -> Option<TextCell> {
+        self.cells.get(self.index(column, row)?).copied()
+    }
+
+    /// The column and row in the main view of the cell that is drawn at a column and row of the
+    /// grid, for [`View::at`] and [`View::zoom_in`].
+    #[must_use]
+    pub fn map_cell(&self, column: u16, row: u16) -> Option<(u16, u16)> {
+        let (x, y) = (column / CELL_WIDTH, row.checked_sub(HEAD_ROWS)?);
+        let (width, height) = self.map;
+        (x < width && y < height).then_some((x, y))
+    }
+
+    /// The grid as lines of text. Spaces at the end of lines, and empty lines at the end, are left
+    /// out; each line ends with a line feed.
+    #[must_use]
+    pub fn to_text(&self, colors: ColorMode) -> String {
+        let look = |cell: &TextCell| match colors {
+            ColorMode::Plain => Look::default(),
+            ColorMode::Ansi256 => Look::of(cell.style),
+        };
+        let blank = |cell: &TextCell| cell.symbol == ' ' && look(cell) == Look::default();
+        let lines = self.cells.chunks(usize::from(self.size.columns));
+        let lines = lines.map(|line| {
+            let end = line.iter().rposition(|cell| !blank(cell));
+            line.get(..end.map_or(0, |last| last + 1))
+                .unwrap_or_default()
+        });
+        let lines: Vec<_> = lines.collect();
+        let end = lines.iter().rposition(|line| !line.is_empty());
+        let mut text = String::new();
+        for line in lines.iter().take(end.map_or(0, |last| last + 1)) {
+            let mut current = Look::default();
+            for cell in *line {
+                if look(cell) != current {
+                    current = look(cell);
+                    push(&mut text, format_args!("{current}"));
+                }
+                text.push(cell.symbol);
+            }
+            if current != Look::default() {
+                push(&mut text, format_args!("{}", Look::default()));
+            }
+            text.push('\n');
+        }
+        text
+    }
+
+    fn index(&self, column: u16, row: u16) -> Option<usize> {
+        let is_inside = column < self.size.columns && row < self.size.rows;
+        is_inside.then(|| usize::from(row) * usize::from(self.size.columns) + usize::from(column))
+    }
+
+    const fn line(&self, row: u16) -> Field {
+        Field {
+            row,
+            from: 0,
+            to: self.size.columns,
+        }
+    }
+
+    fn put(&mut self, column: u16, row: u16, cell: TextCell) {
+        if let Some(index) = self.index(column, row)
+            && let Some(place) = self.cells.get_mut(index)
+        {
+            *place = cell;
+        }
+    }
+
+    /// Writes a text into a field; of a longer one the end is `~`.
+    fn write(&mut self, field: Field, text: &str, style: TextStyle) {
+        let text = words::ascii(text);
+        let room = usize::from(field.to.saturating_sub(field.from));
+        let is_cut = text.len() > room;
+        let shown = if is_cut { room.saturating_sub(1) } else { room };
+        let end = is_cut.then_some('~').filter(|_| room > 0);
+        let symbols = text.chars().take(shown).chain(end);
+        for (column, symbol) in (field.from..field.to).zip(symbols) {
+            self.put(column, field.row, TextCell { symbol, style });
+        }
+    }
+
+    fn draw_map(&mut self, view: &View) {
+        for cell in view.cells() {
+            let (column, row) = (cell.x.saturating_mul(CELL_WIDTH), cell.y + HEAD_ROWS);
+            let [symbol, fill] = symbols(cell);
+            let style = TextStyle {
+                state: Some(cell.dominant),
+                is_bold: false,
+            };
+            self.put(column, row, TextCell { symbol, style });
+            let right = TextCell {
+                symbol: fill,
+                style,
+            };
+            self.put(column.saturating_add(1), row, right);
+        }
+    }
+
+    /// Lists blocks where there is room, and the other networks.
+    fn draw_side(&mut self, scene: &Scene<'_>) {
+        let main = scene.main();
+        let from = main.width().saturating_mul(CELL_WIDTH).saturating_add(GAP);
+        let end = map_end(main);
+        let columns = self.size.columns.saturating_sub(from);
+        // A heading, three lines for each network, and a line for those left out.
+        let beside = u16::try_from(scene.beside().len()).unwrap_or(u16::MAX);
+        let needed = beside.saturating_mul(3).saturating_add(2);
+        let mut lines: Vec<(String, bool)> = Vec::new();
+        if columns >= BLOCK_COLUMNS {
+            let room = end.saturating_sub(HEAD_ROWS).saturating_sub(needed).max(3);
+            lines.extend(block_lines(scene, usize::from(room)));
+        }
+        lines.extend(network_lines(scene));
+        for (row, (line, is_bold)) in (HEAD_ROWS..end).zip(lines) {
+            let field = Field {
+                row,
+                from,
+                to: self.size.columns,
+            };
+            let style = TextStyle {
+                state: None,
+                is_bold,
+            };
+            self.write(field, &line, style);
+        }
+    }
+
+    fn draw_legend(&mut self, row: u16, counts: &StateCounts) {
+        let width = self.size.columns / 3;
+        for (index, state) in (0u16..).zip(AddressState::ALL) {
+            let from = index / LEGEND_ROWS * width;
+            let row = row.saturating_add(index % LEGEND_ROWS);
+            let swatch = TextStyle {
+                state: Some(state),
+                is_bold: false,
+            };
+            let mark = format!("{} ", state.letter());
+            let to = from + CELL_WIDTH;
+            self.write(Field { row, from, to }, &mark, swatch);
+            let text = format!("{state:<11}{}", readable(counts.of(state)));
+            let field = Field {
+                row,
+                from: to + 1,
+                to: from + width - 1,
+            };
+            self.write(field, &text, TextStyle::default());
+        }
+    }
+
+    fn draw_notes(&mut self, row: u16, scene: &Scene<'_>) {
+        let room = usize::from(self.size.rows.saturating_sub(row));
+        for (row, note) in (row..self.size.rows).zip(words::notes(scene, room)) {
+            self.write(self.line(row), &note, TextStyle::default());
+        }
+    }
+}
+
+/// The row below the map and its side. A small map leaves room for the side.
+fn map_end(view: &View) -> u16 {
+    HEAD_ROWS.saturating_add(view.height().max(LEAST_MAP_ROWS))
+}
+
+fn push(text: &mut String, each: fmt::Arguments<'_>) {
+    // Writing to a string cannot fail.
+    let _ = text.write_fmt(each);
+}
+
+/// The letter of the state, and the part in use of a cell of several addresses.
+fn symbols(cell: &Cell) -> [char; 2] {
+    let fill = match cell.fill() {
+        0 => ' ',
+        _ if cell.counts.total() == 1 => ' ',
+        eighths => char::from(b'0' + eighths.min(9)),
+    };
+    [cell.dominant.letter(), fill]
+}
+
+fn block_lines(scene: &Scene<'_>, room: usize) -> Vec<(String, bool)> {
+    let (space, main) = (scene.space(), scene.main());
+    let outlines = main.outlines();
+    let role = main.network().role();
+    let inside = main.cells().iter().map(|cell| cell.blocks_inside);
+    let smaller: usize = inside.sum();
+    let mut lines = vec![("blocks: in use, size, node".to_owned(), true)];
+    if let Some(block) = main.block().and_then(|index| space.blocks().get(index))
+        && outlines.is_empty()
+    {
+        let node = block.node().unwrap_or("<none>");
+        lines.push((
+            format!("in {} {} {node}", block.cidr(), block.state()),
+            false,
+        ));
+    }
+    // The heading, this line, an empty line, and one for what is left out.
+    let named = room.saturating_sub(4);
+    for outline in outlines.iter().take(named) {
+        let counts = space.counts(role, &outline.cidr);
+        let node = outline.node.as_deref().unwrap_or("<none>");
+        let state = match outline.state {
+            BlockState::Assigned => String::new(),
+            other => format!(" {other}"),
+        };
+        let (used, size) = (readable(counts.in_use()), readable(counts.total()));
+        lines.push((
+            format!("{} {used}/{size} {node}{state}", outline.cidr),
+            false,
+        ));
+    }
+    if outlines.len() > named {
+        lines.push((format!("and {} more", outlines.len() - named), false));
+    }
+    if smaller > 0 {
+        lines.push((format!("{smaller} smaller than a cell"), false));
+    }
+    lines.push((String::new(), false));
+    lines
+}
+
+fn network_lines(scene: &Scene<'_>) -> Vec<(String, bool)> {
+    let mut lines = Vec::new();
+    if !scene.beside().is_empty() {
+        lines.push(("beside".to_owned(), true));
+    }
+    for view in scene.beside() {
+        let network = view.network();
+        lines.push((network.role().to_string(), false));
+        lines.push((network.cidr().to_string(), false));
+        lines.push((
+            format!("{} in use", readable(view.counts().in_use())),
+            false,
+        ));
+    }
+    if scene.left_out() > 0 {
+        lines.push((format!("and {} more", scene.left_out()), false));
+    }
+    lines
+}
+
+/// What a terminal has to be told. Its `Display` is the sequence that changes to it from any other.
+#[derive(Clone, Copy, Default, PartialEq, Eq)]
+struct Look {
+    is_bold: bool,
+    /// Background and text.
+    colors: Option<(u8, u8)>,
+}
+
+impl Look {
+    fn of(style: TextStyle) -> Self {
+        Self {
+            is_bold: style.is_bold,
+            colors: style.state.and_then(Palette::ansi256),
+        }
+    }
+}
+
+impl fmt::Display for Look {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("\u{1b}[0")?;
+        if self.is_bold {
+            f.write_str(";1")?;
+        }
+        if let Some((background, text)) = self.colors {
+            write!(f, ";48;5;{background};38;5;{text}")?;
+        }
+        f.write_str("m")
+    }
+}

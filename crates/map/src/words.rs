@@ -1,0 +1,159 @@
+//! Texts that every canvas has, and names of others made safe for them.
+
+use podplane_ipam::figures::readable;
+
+use crate::{
+    parts::BlockState,
+    scene::Scene,
+    space::{AddressRecord, AddressSpace},
+    state::{AddressState, StateCounts},
+    view::{Layout, View},
+};
+
+/// Replaces what is not printable ASCII: a terminal would obey control characters, and the width of
+/// others is not certain.
+pub(crate) fn ascii(text: &str) -> String {
+    let is_safe = |c: char| c.is_ascii_graphic() || c == ' ';
+    text.chars()
+        .map(|c| if is_safe(c) { c } else { '?' })
+        .collect()
+}
+
+/// Escapes a text for XML, in elements and in quoted attributes. What XML 1.0 does not allow, and
+/// what changes the direction of text, is replaced.
+pub(crate) fn xml(text: &str) -> String {
+    let mut escaped = String::with_capacity(text.len());
+    for c in text.chars() {
+        match c {
+            '&' => escaped.push_str("&amp;"),
+            '<' => escaped.push_str("&lt;"),
+            '>' => escaped.push_str("&gt;"),
+            '"' => escaped.push_str("&quot;"),
+            '\'' => escaped.push_str("&apos;"),
+            '\u{fffe}' | '\u{ffff}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}' => {
+                escaped.push('\u{fffd}');
+            }
+            c if c.is_control() => escaped.push('\u{fffd}'),
+            c => escaped.push(c),
+        }
+    }
+    escaped
+}
+
+/// `cluster CIDR 10.244.0.0/16 (pods-a)`.
+pub(crate) fn network(view: &View) -> String {
+    let network = view.network();
+    let (role, cidr) = (network.role(), network.cidr());
+    match network.name() {
+        "" => format!("{role} {cidr}"),
+        name => format!("{role} {cidr} ({name})"),
+    }
+}
+
+/// The part of the network that is shown, and the meaning of a cell.
+pub(crate) fn scale(view: &View) -> String {
+    let prefix = view.prefix();
+    let size = readable(view.counts().total());
+    let shown = match prefix == view.network().cidr() {
+        true => format!("{size} addresses"),
+        false => format!("view {prefix}, {size} addresses"),
+    };
+    match (view.layout(), view.cells().first()) {
+        (Layout::Curve, Some(cell)) => {
+            let length = cell.prefix.prefix_len();
+            let each = cell.counts.total();
+            let s = if each == 1 { "" } else { "es" };
+            format!(
+                "{shown}, each cell a /{length} of {} address{s}",
+                readable(each)
+            )
+        }
+        _ => format!("{shown}, each cell a used prefix"),
+    }
+}
+
+/// `2 duplicate, 12 pod, 230 free`, the most urgent first.
+pub(crate) fn counts(counts: &StateCounts) -> String {
+    let each = counts.present();
+    let each = each.map(|(state, count)| format!("{} {state}", readable(count)));
+    each.collect::<Vec<_>>().join(", ")
+}
+
+/// `block 10.244.1.0/24 of node-a, draining: 12 pod, 230 free`.
+pub(crate) fn block(space: &AddressSpace, index: usize, of_block: &StateCounts) -> String {
+    let Some(block) = space.blocks().get(index) else {
+        return String::new();
+    };
+    let mut text = format!("block {}", block.cidr());
+    if let Some(node) = block.node() {
+        text = format!("{text} of {node}");
+    }
+    if block.state() != BlockState::Assigned {
+        text = format!("{text}, {}", block.state());
+    }
+    if !block.details().is_empty() {
+        text = format!("{text}, {}", block.details());
+    }
+    format!("{text}: {}", counts(of_block))
+}
+
+/// `duplicate 10.244.1.5: pod default/a on node-a, pod default/b on node-b`.
+pub(crate) fn record(record: &AddressRecord<'_>) -> String {
+    /// An address of many holders is one line all the same.
+    const NAMED: usize = 4;
+    let named = record.claims.iter().take(NAMED);
+    let mut holders: Vec<String> = named.map(|claim| claim.holder().to_string()).collect();
+    if record.claims.len() > NAMED {
+        holders.push(format!("{} more", record.claims.len() - NAMED));
+    }
+    format!("{} {}: {}", record.state, record.ip, holders.join(", "))
+}
+
+/// The remarks on a scene, at most `most` lines: faults of the view, then overlaps, then addresses
+/// without a place in it. The last line says how many are left out.
+pub(crate) fn notes(scene: &Scene<'_>, most: usize) -> Vec<String> {
+    let (space, main) = (scene.space(), scene.main());
+    let prefix = main.prefix();
+    let faults = AddressState::FAULTS.into_iter();
+    let faults: u128 = faults.map(|state| main.counts().of(state)).sum();
+    let overlaps = space.overlaps();
+    let strays: Vec<_> = space.strays().take(most).collect();
+    let strays_total = match strays.len() < most {
+        true => strays.len(),
+        false => space.strays().count(),
+    };
+    let orphans = space.unlocated_orphans();
+    let total = usize::try_from(faults).unwrap_or(usize::MAX);
+    let total = total + overlaps.len() + strays_total + orphans.len();
+    let lines = space.faults(&prefix).map(|fault| record(&fault));
+    let lines = lines.chain(overlaps.iter().map(|overlap| format!("overlap: {overlap}")));
+    let strays = strays.iter();
+    let lines = lines.chain(strays.map(|one| format!("in no network: {}", record(one))));
+    let orphans = orphans.iter();
+    let lines = lines.chain(
+        orphans.map(|(node, count)| format!("orphaned on {node}: {count}, addresses not reported")),
+    );
+    if total <= most {
+        return lines.take(most).collect();
+    }
+    let Some(room) = most.checked_sub(1) else {
+        return Vec::new();
+    };
+    let mut notes: Vec<String> = lines.take(room).collect();
+    notes.push(format!("and {} more", total - notes.len()));
+    notes
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn texts_of_others_are_harmless() {
+        assert_eq!(ascii("a\u{1b}[2J\u{202e}b\n"), "a?[2J?b?");
+        assert_eq!(
+            xml("<script>\"x\" & 'y'\u{0}\u{202e}é"),
+            "&lt;script&gt;&quot;x&quot; &amp; &apos;y&apos;\u{fffd}\u{fffd}é"
+        );
+    }
+}

@@ -1,0 +1,242 @@
+//! The canvases: well-formed, complete, within their size, and safe for the names of others.
+
+use podplane_map::{
+    AddressSpace, AddressState, BlockState, ColorMode, NetworkRole, Scene, SpaceParts, TextGrid,
+    TextSize, svg,
+};
+use proptest::prelude::*;
+use quick_xml::{Reader, events::Event};
+
+use crate::{
+    model::{Facts, facts, prefix},
+    samples::{block, duplicates, ipv6, large, network, pod, space},
+};
+
+fn picture(space: &AddressSpace) -> String {
+    let network = &space.networks()[0];
+    let scene = Scene::new(space, network, network.cidr(), svg::limits()).unwrap();
+    svg::picture(&scene)
+}
+
+fn text(space: &AddressSpace, size: TextSize, colors: ColorMode) -> String {
+    let network = &space.networks()[0];
+    let scene = Scene::new(space, network, network.cidr(), size.limits()).unwrap();
+    TextGrid::new(&scene, size).to_text(colors)
+}
+
+/// Reads XML to its end, and returns the names of its elements and its text without markup.
+fn parse(xml: &str) -> (Vec<String>, String) {
+    let mut reader = Reader::from_str(xml);
+    let (mut depth, mut names, mut all) = (0, Vec::new(), String::new());
+    loop {
+        match reader.read_event().unwrap() {
+            Event::Start(start) => {
+                depth += 1;
+                names.push(String::from_utf8(start.name().as_ref().to_vec()).unwrap());
+                for attribute in start.attributes() {
+                    attribute.unwrap();
+                }
+            }
+            Event::Empty(start) => {
+                names.push(String::from_utf8(start.name().as_ref().to_vec()).unwrap());
+                for attribute in start.attributes() {
+                    attribute.unwrap();
+                }
+            }
+            Event::End(_) => depth -= 1,
+            Event::Text(text) => all.push_str(&text.decode().unwrap()),
+            Event::GeneralRef(_) => all.push('&'),
+            Event::Eof => break,
+            other => panic!("unexpected in a picture: {other:?}"),
+        }
+    }
+    assert_eq!(depth, 0, "every element ends");
+    (names, all)
+}
+
+#[test]
+fn a_picture_names_the_states_and_describes_itself() {
+    let svg = picture(&space(duplicates()));
+    let (names, text) = parse(&svg);
+    for state in AddressState::ALL {
+        assert!(text.contains(&format!("{state} ")), "{state}");
+    }
+    for element in ["title", "desc", "style", "pattern"] {
+        assert!(names.iter().any(|name| name == element), "{element}");
+    }
+    for part in [
+        "Address map of cluster CIDR 10.244.0.0/20",
+        "duplicate 10.244.1.5: pod default/web-0 on node-a, pod default/web-1 on node-b",
+        "overlap: foreign block 10.244.1.0/24 of node-b overlaps assigned block 10.244.1.0/24 of node-a",
+        "in no network: outside 172.20.0.9: pod default/stray on node-c",
+        "orphaned on node-b: 2, addresses not reported",
+        "service range 10.96.0.0/16",
+        "node network 192.168.10.0/24",
+        "held by instance 5ab1c0de",
+        "node-c",
+    ] {
+        assert!(text.contains(part), "{part}");
+    }
+    assert!(svg.contains("prefers-color-scheme:dark"));
+    // One file: no script, and nothing from elsewhere but the name of the language.
+    assert!(!names.iter().any(|name| name == "script" || name == "image"));
+    assert_eq!(svg.matches("http").count(), 1, "the namespace alone");
+}
+
+/// Names of others, in all places where a source can have one.
+fn hostile(name: &str) -> SpaceParts {
+    let mut parts = duplicates();
+    parts.networks = vec![
+        podplane_map::Network::parse(NetworkRole::Pods, "10.244.0.0/20", name).unwrap(),
+        podplane_map::Network::parse(NetworkRole::Nodes, "10.244.8.0/24", name).unwrap(),
+    ];
+    parts
+        .blocks
+        .push(block("10.244.8.0/22", BlockState::Assigned, name).with_details(name));
+    parts.claims.push(pod("10.244.8.9", name, name));
+    parts
+        .claims
+        .push(pod("10.244.8.9", &format!("{name}2"), name));
+    parts.claims.push(pod("9.9.9.9", name, name));
+    parts.unlocated_orphans.push((name.into(), 3));
+    parts
+}
+
+#[test]
+fn hostile_names_stay_text() {
+    let name = "<script>alert(\"1\")</script>&amp;'\u{1b}[31m\u{202e}]]>";
+    let space = space(hostile(name));
+    let svg = picture(&space);
+    let (names, _) = parse(&svg);
+    assert!(!names.iter().any(|name| name == "script"));
+    assert!(svg.contains("&lt;script&gt;alert(&quot;1&quot;)"));
+    assert!(!svg.contains('\u{1b}') && !svg.contains('\u{202e}'));
+    let text = text(&space, TextSize::MIN, ColorMode::Plain);
+    let is_plain = |c: char| c.is_ascii_graphic() || c == ' ' || c == '\n';
+    assert!(text.chars().all(is_plain), "{text}");
+}
+
+#[test]
+fn a_text_needs_80_by_24() {
+    let error = TextSize::new(79, 24).unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "invalid size `79x24`: the map needs at least 80 columns and 24 rows"
+    );
+    assert!(TextSize::new(80, 23).is_err());
+}
+
+/// A text without its escape sequences.
+fn stripped(text: &str) -> String {
+    let mut parts = text.split('\u{1b}');
+    let first = parts.next().unwrap_or_default().to_owned();
+    parts.fold(first, |all, part| {
+        let (_, rest) = part.split_once('m').unwrap();
+        all + rest
+    })
+}
+
+fn assert_fits(text: &str, size: TextSize) {
+    let lines: Vec<&str> = text.lines().collect();
+    assert!(lines.len() <= usize::from(size.rows()), "{text}");
+    for line in lines {
+        let width = stripped(line).chars().count();
+        assert!(width <= usize::from(size.columns()), "{width}: {line}");
+    }
+}
+
+#[test]
+fn the_smallest_size_has_the_whole_map_and_legend() {
+    for parts in [duplicates(), ipv6(), large(), hostile("a")] {
+        let space = space(parts);
+        let text = text(&space, TextSize::MIN, ColorMode::Plain);
+        assert_fits(&text, TextSize::MIN);
+        for state in AddressState::ALL {
+            assert!(text.contains(state.as_str()), "{state}: {text}");
+        }
+        assert!(text.contains("beside"), "{text}");
+    }
+}
+
+#[test]
+fn colours_change_nothing_but_colour() {
+    let space = space(duplicates());
+    let plain = text(&space, TextSize::MIN, ColorMode::Plain);
+    let colored = text(&space, TextSize::MIN, ColorMode::Ansi256);
+    assert!(!plain.contains('\u{1b}'));
+    assert!(
+        colored.contains("\u{1b}[0;48;5;166;38;5;16m"),
+        "a duplicate"
+    );
+    let trimmed: Vec<String> = stripped(&colored)
+        .lines()
+        .map(|line| line.trim_end().to_owned())
+        .collect();
+    let plain: Vec<&str> = plain.lines().map(str::trim_end).collect();
+    assert_eq!(trimmed, plain);
+}
+
+#[test]
+fn the_cursor_finds_its_cell() {
+    let space = space(duplicates());
+    let network = &space.networks()[0];
+    let size = TextSize::MIN;
+    let scene = Scene::new(&space, network, network.cidr(), size.limits()).unwrap();
+    let grid = TextGrid::new(&scene, size);
+    for cell in scene.main().cells() {
+        let (column, row) = (cell.x * 2, cell.y + 2);
+        let drawn = grid.at(column, row).unwrap();
+        assert_eq!(drawn.symbol, cell.dominant.letter());
+        assert_eq!(drawn.style.state, Some(cell.dominant));
+        assert_eq!(grid.map_cell(column, row), Some((cell.x, cell.y)));
+        assert_eq!(grid.map_cell(column + 1, row), Some((cell.x, cell.y)));
+    }
+    assert_eq!(grid.map_cell(0, 1), None, "the heading");
+    assert_eq!(grid.map_cell(79, 5), None, "the side");
+    assert_eq!(grid.at(80, 0), None);
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(48))]
+
+    #[test]
+    fn every_text_fits_its_size(
+        facts in facts(), prefix in prefix(), columns in 80u16..200, rows in 24u16..70, name in "\\PC{1,60}",
+    ) {
+        let mut space = hostile(&name);
+        space.blocks.extend(facts.blocks.clone());
+        space.claims.extend(facts.claims.clone());
+        let space = AddressSpace::new(space);
+        let size = TextSize::new(columns, rows).unwrap();
+        let network = Facts::network(&facts);
+        let scene = Scene::new(&space, &network, prefix, size.limits()).unwrap();
+        let grid = TextGrid::new(&scene, size);
+        for colors in [ColorMode::Plain, ColorMode::Ansi256] {
+            assert_fits(&grid.to_text(colors), size);
+        }
+    }
+
+    #[test]
+    fn every_picture_is_well_formed(facts in facts(), prefix in prefix(), name in any::<String>()) {
+        prop_assume!(!name.is_empty());
+        let mut space = hostile(&name);
+        space.blocks.extend(facts.blocks.clone());
+        space.claims.extend(facts.claims.clone());
+        let space = AddressSpace::new(space);
+        let network = Facts::network(&facts);
+        let scene = Scene::new(&space, &network, prefix, svg::limits()).unwrap();
+        let (names, _) = parse(&svg::picture(&scene));
+        prop_assert!(names.iter().all(|name| name != "script"));
+    }
+}
+
+#[test]
+fn many_networks_are_counted_and_not_drawn() {
+    let networks = (0..20).map(|n| network(NetworkRole::Pods, &format!("10.{n}.0.0/16")));
+    let space = space(SpaceParts {
+        networks: networks.collect(),
+        ..SpaceParts::default()
+    });
+    let (_, text) = parse(&picture(&space));
+    assert!(text.contains("and 11 more networks"));
+}
