@@ -1,8 +1,6 @@
 //! The memory of a store on disk: that of what it holds, and not of the copies that were made to
 //! write it.
 
-#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
-
 use peak_alloc::PeakAlloc;
 use podplane_store::{Key, SledStore, Store, Txn};
 
