@@ -5,8 +5,8 @@ use std::{
     process::{Child, Stdio},
 };
 
-use anyhow::{Context as _, Result};
-use rustix::process::{Pid, Signal, kill_process};
+use anyhow::{Context as _, Result, ensure};
+use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process, waitid};
 
 use crate::{eventually, programs::podplane};
 
@@ -63,6 +63,30 @@ impl Service {
     /// If it cannot be sent.
     pub fn signal(&self, signal: Signal) -> Result<()> {
         Ok(kill_process(Pid::from_child(&self.child), signal)?)
+    }
+
+    /// Stops it with SIGSTOP, and waits until none of its threads runs: the kernel stops them after
+    /// it has accepted the signal.
+    ///
+    /// # Errors
+    ///
+    /// If it has ended.
+    pub fn pause(&self) -> Result<()> {
+        self.signal(Signal::STOP)?;
+        let pid = Pid::from_child(&self.child);
+        let change = WaitIdOptions::STOPPED | WaitIdOptions::EXITED | WaitIdOptions::NOWAIT;
+        let stopped = waitid(WaitId::Pid(pid), change)?.is_some_and(|status| status.stopped());
+        ensure!(stopped, "process {pid} has ended");
+        Ok(())
+    }
+
+    /// Resumes it with SIGCONT.
+    ///
+    /// # Errors
+    ///
+    /// If it has ended.
+    pub fn resume(&self) -> Result<()> {
+        self.signal(Signal::CONT)
     }
 
     /// Waits until it ends by itself; returns true if it succeeded.

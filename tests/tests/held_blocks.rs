@@ -179,7 +179,7 @@ async fn a_block_is_held_before_its_first_sandbox_is_made() -> Result<()> {
 /// held. Another node waits for the block.
 async fn leave_held(cluster: &Cluster) -> Result<Process> {
     let kubelet = cluster.process("kubelet-node-0").await?;
-    kubelet.pause()?;
+    kubelet.pause().await?;
     let nodes = cluster.client().all::<Node>();
     nodes.create(&other()).await?;
     nodes.delete("node-0", &DeleteParams::default()).await?;
@@ -257,14 +257,14 @@ async fn a_paused_node_ends_its_hold_when_it_returns() -> Result<()> {
         .await;
     let nodes = cluster.client().all::<Node>();
     let kubelet = cluster.process("kubelet-node-0").await?;
-    kubelet.pause()?;
+    kubelet.pause().await?;
     let mut node = nodes.get("node-0").await?;
     let annotations = node.metadata.annotations.get_or_insert_default();
     annotations.insert(pod_ips::POD_IPS_ALLOCATED.into(), "0".into());
     // Written at any revision, since a write of the kubelet may still be under way.
     node.metadata.resource_version = None;
     nodes.update(&node).await?;
-    kubelet.resume()?;
+    // Still paused: it would remove the sandbox, and end the hold.
     force_delete(&cluster, "a").await?;
     let kubelet = leave_held(&cluster).await?;
     assert!(!has_block(&nodes.get("other").await?));

@@ -7,7 +7,6 @@ use podplane_api::{core::Node, meta::ObjectMeta, pod_ips};
 use podplane_client::{Client, DeleteParams, ListParams};
 use podplane_proto::ipam::BlockState;
 use podplane_tests::{apiserver::Apiserver, eventually, service::Service};
-use rustix::process::Signal;
 
 /// Flags by which a leader that does not renew is replaced after three seconds.
 const ELECTION: [&str; 3] = [
@@ -113,12 +112,12 @@ async fn a_resumed_former_leader_writes_nothing() -> Result<()> {
     world.add_nodes(["a".to_owned()]).await?;
     world.all_have_blocks().await;
     let second = world.controller("second", &[]).await?;
-    first.signal(Signal::STOP)?;
+    first.pause()?;
     world.add_nodes((0..50).map(|n| format!("b-{n}"))).await?;
     world.all_have_blocks().await;
-    second.signal(Signal::STOP)?;
+    second.pause()?;
     world.add_nodes((0..50).map(|n| format!("c-{n}"))).await?;
-    first.signal(Signal::CONT)?;
+    first.resume()?;
     assert!(!first.ended().await, "it leads no more");
     let nodes = world.client.all::<Node>();
     let bare = nodes.list(&ListParams::default()).await?.items;
@@ -126,7 +125,7 @@ async fn a_resumed_former_leader_writes_nothing() -> Result<()> {
         .iter()
         .filter(|node| pod_ips::pod_cidrs(node).is_empty());
     assert_eq!(bare.count(), 50, "and has written nothing");
-    second.signal(Signal::CONT)?;
+    second.resume()?;
     // Either it was stopped for a shorter time, or it ends as well and is replaced.
     let _third = world.controller("third", &[]).await?;
     assert_eq!(world.all_have_blocks().await.len(), 101);

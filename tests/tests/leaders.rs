@@ -14,7 +14,6 @@ use podplane_test_cluster::{fault::Fault, pods};
 use podplane_tests::{
     Cluster, Network, apiserver::Apiserver, builder, eventually, pods::running, service::Service,
 };
-use rustix::process::Signal;
 use serde_json::json;
 
 /// Flags by which a leader that does not renew is replaced after three seconds.
@@ -237,15 +236,15 @@ async fn a_resumed_former_scheduler_binds_nothing() -> Result<()> {
     world.add_pods("a", 1).await?;
     world.bound(1).await;
     let second = world.candidate("second", &ELECTION).await?;
-    first.signal(Signal::STOP)?;
+    first.pause()?;
     world.add_pods("b", 20).await?;
     world.bound(21).await;
-    second.signal(Signal::STOP)?;
+    second.pause()?;
     world.add_pods("c", 20).await?;
-    first.signal(Signal::CONT)?;
+    first.resume()?;
     assert!(!first.ended().await, "it leads no more");
     assert_eq!(bound(&world.0.pods().await), 21, "and has bound nothing");
-    second.signal(Signal::CONT)?;
+    second.resume()?;
     // Either it was stopped for a shorter time, or it ends as well and is replaced.
     let _third = world.candidate("third", &ELECTION).await?;
     world.bound(41).await;
@@ -290,15 +289,15 @@ async fn a_resumed_former_controller_manager_creates_nothing() -> Result<()> {
     let first = world.0.candidate("first", &ELECTION).await?;
     world.has_pods(2).await;
     let second = world.0.candidate("second", &ELECTION).await?;
-    first.signal(Signal::STOP)?;
+    first.pause()?;
     world.scale(5).await?;
     world.has_pods(5).await;
-    second.signal(Signal::STOP)?;
+    second.pause()?;
     world.scale(9).await?;
-    first.signal(Signal::CONT)?;
+    first.resume()?;
     assert!(!first.ended().await, "it leads no more");
     assert_eq!(world.0.pods().await.len(), 5, "and has created nothing");
-    second.signal(Signal::CONT)?;
+    second.resume()?;
     // Either it was stopped for a shorter time, or it ends as well and is replaced.
     let _third = world.0.candidate("third", &ELECTION).await?;
     world.has_pods(9).await;

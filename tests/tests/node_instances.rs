@@ -125,7 +125,7 @@ async fn another_instance_takes_a_stale_lease_over_and_the_first_one_ends() -> R
         .pods_until("a pod runs", |pods| running(pods) == 1)
         .await;
     let first = cluster.process("kubelet-node-0").await?;
-    first.pause()?;
+    first.pause().await?;
     make_stale(client).await?;
 
     let elsewhere = tempfile::tempdir()?;

@@ -155,7 +155,7 @@ async fn processes_are_killed_and_paused() -> Result<()> {
     assert_ne!(pid, first.pid());
 
     let scheduler = cluster.process("scheduler").await?;
-    scheduler.pause()?;
+    scheduler.pause().await?;
     let state =
         || async { std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default() };
     eventually("it is stopped", state, |stat| stat.contains(") T ")).await;

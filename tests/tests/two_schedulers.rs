@@ -214,11 +214,11 @@ async fn two_schedulers_never_bind_one_pod_too_many() -> Result<()> {
                 let restarted = fixture.scheduler(number + 2).await?;
                 std::mem::replace(&mut schedulers[number], restarted).kill()?;
             }
-            Disturbance::Pause => schedulers[number].signal(Signal::STOP)?,
+            Disturbance::Pause => schedulers[number].pause()?,
         }
         let nodes = fixture.settled().await?;
         if let Disturbance::Pause = disturbance {
-            schedulers[number].signal(Signal::CONT)?;
+            schedulers[number].resume()?;
         }
         for (node, pods) in nodes {
             ensure!(

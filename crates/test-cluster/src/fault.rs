@@ -174,7 +174,7 @@ impl Cluster {
     /// As [`Cluster::process`].
     pub async fn pause(&self, process: &str) -> Result<Fault> {
         let stopped = self.process(process).await?;
-        stopped.pause()?;
+        stopped.pause().await?;
         let what = format!("{process} (process {}) is paused", stopped.pid());
         Ok(Fault::new(what, self.recorder().clone(), move || {
             // A process that has ended cannot be resumed.

@@ -80,13 +80,18 @@ impl Process {
         self.ended().await
     }
 
-    /// Stops the process with SIGSTOP, until [`Process::resume`].
+    /// Stops the process with SIGSTOP, until [`Process::resume`], and waits until none of its
+    /// threads runs: the kernel stops them after it has accepted the signal.
     ///
     /// # Errors
     ///
-    /// [`ClusterError::Io`] if it has ended.
-    pub fn pause(&self) -> Result<()> {
-        self.signal(Signal::STOP)
+    /// [`ClusterError::Io`] if it has ended, and [`ClusterError::TimedOut`] if it goes on.
+    pub async fn pause(&self) -> Result<()> {
+        self.signal(Signal::STOP)?;
+        let what = format!("the stop of process {}, {}", self.pid, self.name);
+        let threads = || async { self.threads_are_stopped() };
+        let stopped = eventually(&what, threads, |seen| !matches!(seen, Ok(false)));
+        stopped.await?.map(drop)
     }
 
     /// Resumes the process with SIGCONT.
@@ -111,6 +116,16 @@ impl Process {
             |seen| !matches!(seen, Ok(false)),
         );
         has_ended.await?.map(drop)
+    }
+
+    fn threads_are_stopped(&self) -> Result<bool> {
+        let step = || format!("list the threads of process {}, {}", self.pid, self.name);
+        let threads = procfs::process::Process::new(self.pid.cast_signed())
+            .and_then(|process| process.tasks())
+            .map_err(|error| ClusterError::io(step())(std::io::Error::other(error)))?;
+        // A thread that cannot be read has ended meanwhile.
+        let mut threads = threads.flatten().filter_map(|thread| thread.stat().ok());
+        Ok(threads.all(|thread| thread.state == 'T'))
     }
 
     /// Returns true if the process has ended: then its pidfd is readable.
