@@ -401,6 +401,8 @@ impl Sink for KindCache {
     }
 
     fn load(&self, items: &[Arc<Item>], at: Revision) {
+        // Their commits may be among the items, and no change would take them then.
+        self.pending.clear();
         let entries = parallel::map(items, |item| entry(&*self.kind, item));
         let objects = items.iter().zip(entries);
         let objects = objects

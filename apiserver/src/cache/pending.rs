@@ -118,6 +118,11 @@ impl PendingObjects {
         is_it.then(|| pending.remove(&item.key))?
     }
 
+    /// Expects no write any more. Objects whose commits come nevertheless are decoded.
+    pub(super) fn clear(&self) {
+        self.lock().clear();
+    }
+
     /// The message of an object that was committed at a revision, if the cache does not have it
     /// yet.
     pub(super) fn message(&self, key: &Key, revision: &str) -> Option<Bytes> {
@@ -146,6 +151,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+    use crate::cache::{KindCache, Sink as _};
 
     /// A pod and its stored form.
     fn pod(uid: &str) -> (Pod, Bytes) {
@@ -189,6 +195,18 @@ mod tests {
         let (pod, value) = pod("1");
         drop(pending.announce(&*kind_of::<Pod>(), &key(), &pod, &value));
         assert!(pending.take(&item(&value, 7)).is_none());
+    }
+
+    /// As after a server was cut off: the commit and a deletion are only in the list.
+    #[test]
+    fn a_cache_that_is_loaded_again_forgets_committed_writes() {
+        let cache = KindCache::new(kind_of::<Pod>());
+        let (pod, value) = pod("1");
+        let write = cache.announce(&key(), &pod, &value).unwrap();
+        write.committed(Revision::new(7).unwrap());
+        assert!(cache.message(&key(), "7").is_some());
+        cache.load(&[], Revision::new(9).unwrap());
+        assert_eq!(cache.message(&key(), "7"), None);
     }
 
     /// Two write the same key, and the second announces its object before the first is committed.
