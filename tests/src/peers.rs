@@ -6,41 +6,7 @@ use std::{
     process::Command,
 };
 
-/// Returns false, with a visible line, if `PODPLANE_SKIP` names the requirement, and true
-/// otherwise. A requirement that is neither named nor `present` fails the test, which says what to
-/// install.
-///
-/// # Panics
-///
-/// If the peer is missing and not named in `PODPLANE_SKIP`.
-pub fn require(name: &str, present: bool, install: &str) -> bool {
-    let skipped = env::var("PODPLANE_SKIP").unwrap_or_default();
-    if skipped.split(',').any(|skip| skip == name) {
-        #[expect(clippy::print_stderr, reason = "a skip has to be seen")]
-        {
-            eprintln!("SKIPPED: PODPLANE_SKIP names {name}");
-        }
-        return false;
-    }
-    assert!(
-        present,
-        "this test needs {name}: {install}; or set PODPLANE_SKIP={name}"
-    );
-    true
-}
-
-/// Root, for network namespaces of the test's own.
-///
-/// # Panics
-///
-/// See [`require`].
-pub fn root() -> bool {
-    require(
-        "root",
-        rustix::process::geteuid().is_root(),
-        "run it as root",
-    )
-}
+pub use podplane_test_requirements::{require, root};
 
 /// A program in a directory of `PATH`.
 ///

@@ -247,13 +247,7 @@ fn asks_as(uid: u32, socket: &Path, headers: &str) -> std::io::Result<String> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn another_user_is_refused_at_a_unix_socket() {
-    if !rustix::process::geteuid().is_root() {
-        let skip = std::env::var("PODPLANE_SKIP").unwrap_or_default();
-        assert!(
-            skip.split(',').any(|word| word == "root"),
-            "needs root to become another user: run as root, or set PODPLANE_SKIP=root"
-        );
-        println!("SKIPPED: needs root");
+    if !podplane_test_requirements::root() {
         return;
     }
     let dir = tempfile::tempdir().unwrap();

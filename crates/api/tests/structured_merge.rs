@@ -20,6 +20,7 @@ use podplane_api::{
     },
     schema::{ElementIdentity, Type, TypeStructure},
 };
+use podplane_test_requirements::require;
 use serde_json::{Value, json};
 
 mod random;
@@ -30,14 +31,10 @@ const LIBRARY: &str = "/usr/share/gocode/src/sigs.k8s.io/structured-merge-diff";
 /// Builds the program; `None` if the test must be skipped.
 fn program() -> Option<tempfile::TempDir> {
     let have_go = Command::new("go").arg("version").output().is_ok();
-    if !have_go || !Path::new(LIBRARY).exists() {
-        if env::var("PODPLANE_SKIP").is_ok_and(|skip| skip.split(',').any(|what| what == "go")) {
-            eprintln!("SKIPPED: PODPLANE_SKIP names go");
-            return None;
-        }
-        panic!(
-            "this test needs Go: apt-get install golang-go golang-k8s-sigs-structured-merge-diff-dev; or set PODPLANE_SKIP=go"
-        );
+    let is_there = have_go && Path::new(LIBRARY).exists();
+    let install = "apt-get install golang-go golang-k8s-sigs-structured-merge-diff-dev";
+    if !require("go", is_there, install) {
+        return None;
     }
     let directory = tempfile::tempdir().unwrap();
     let source = concat!(

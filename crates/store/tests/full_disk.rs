@@ -16,6 +16,7 @@ use std::{
 };
 
 use podplane_store::{SledStore, Store, StoreError, Txn};
+use podplane_test_requirements::root;
 use rustix::{
     fs::{FallocateFlags, fallocate},
     mount::MountFlags,
@@ -258,15 +259,11 @@ impl SmallDisk {
     }
 
     fn of(size: &CStr) -> Option<Self> {
-        if env::var("PODPLANE_SKIP").is_ok_and(|skip| skip.split(',').any(|what| what == "root")) {
-            // Not through the macro, whose output the test harness hides.
-            let skipped = b"SKIPPED (PODPLANE_SKIP=root): a full disk, which needs a mount\n";
-            io::stderr().write_all(skipped).unwrap();
+        if !root() {
             return None;
         }
         let dir = tempfile::tempdir().unwrap();
-        rustix::mount::mount("tmpfs", dir.path(), "tmpfs", MountFlags::empty(), size)
-            .expect("mounting needs root: run as root, or set PODPLANE_SKIP=root");
+        rustix::mount::mount("tmpfs", dir.path(), "tmpfs", MountFlags::empty(), size).unwrap();
         Some(Self { dir })
     }
 

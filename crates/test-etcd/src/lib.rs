@@ -13,6 +13,7 @@ use std::{
 };
 
 use anyhow::{Context as _, Result, bail, ensure};
+use podplane_test_requirements::require;
 use tempfile::TempDir;
 
 /// The limit of a start.
@@ -188,7 +189,7 @@ impl Etcd {
     /// If there is none.
     pub fn etcdctl(&self, arguments: &[&str]) -> Result<String> {
         let found = find("etcdctl", "etcd-client");
-        let program = found.unwrap_or_else(|| panic!("{}", remedy("etcdctl", "etcd-client")));
+        let program = found.unwrap_or_else(|| panic!("{}", install("etcdctl", "etcd-client")));
         let mut etcdctl = Command::new(program);
         etcdctl.env("ETCDCTL_API", "3");
         etcdctl
@@ -409,14 +410,9 @@ fn free_port() -> Result<SocketAddr> {
 
 /// The program: of `PATH`, or the one that `cargo xtask test` unpacks.
 fn program() -> Option<PathBuf> {
-    let skipped = env::var("PODPLANE_SKIP").unwrap_or_default();
-    if skipped.split(',').any(|skip| skip == "etcd") {
-        _ = writeln!(std::io::stderr(), "SKIPPED: PODPLANE_SKIP names etcd");
-        return None;
-    }
     let found = find("etcd", "etcd-server");
-    assert!(found.is_some(), "{}", remedy("etcd", "etcd-server"));
-    found
+    let install = install("etcd", "etcd-server");
+    require("etcd", found.is_some(), &install).then_some(found)?
 }
 
 /// A program of `PATH`, or of the package that `cargo xtask test` unpacks.
@@ -430,8 +426,8 @@ fn find(program: &str, package: &str) -> Option<PathBuf> {
     files.find(|file| file.is_file())
 }
 
-fn remedy(program: &str, package: &str) -> String {
+fn install(program: &str, package: &str) -> String {
     format!(
-        "this test needs {program}: run cargo xtask test, which unpacks Debian's package {package}, or put it into a directory of PATH; or set PODPLANE_SKIP=etcd"
+        "run cargo xtask test, which unpacks Debian's package {package}, or put {program} into a directory of PATH"
     )
 }

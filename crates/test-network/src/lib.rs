@@ -33,15 +33,12 @@ pub const DEBIAN: &str = "/usr/lib/cni";
 /// The directory of Debian's Go packages with source.
 pub const GO_PACKAGES: &str = "/usr/share/gocode";
 
-/// Returns true if the test can run. Panics with what is missing, unless `PODPLANE_SKIP` names it.
+/// Returns true if the test can run, and false if `PODPLANE_SKIP` has one of its needs. Panics if
+/// one is missing.
 pub fn require(needs: &[&str]) -> bool {
-    let skip = std::env::var("PODPLANE_SKIP").unwrap_or_default();
-    for need in needs {
-        let (is_there, remedy) = match *need {
-            "root" => (
-                rustix::process::geteuid().is_root(),
-                "run the tests as root",
-            ),
+    needs.iter().all(|need| {
+        let (is_there, install) = match *need {
+            "root" => return podplane_test_requirements::root(),
             "cni-plugins" => (
                 Path::new(DEBIAN).join("host-local").exists(),
                 "apt-get install containernetworking-plugins",
@@ -79,17 +76,8 @@ pub fn require(needs: &[&str]) -> bool {
             ),
             other => panic!("unknown need {other}"),
         };
-        if is_there {
-            continue;
-        }
-        assert!(
-            skip.split(',').any(|skipped| skipped == *need),
-            "{need} is missing: {remedy}, or set PODPLANE_SKIP={need}"
-        );
-        println!("SKIPPED: {need} is missing");
-        return false;
-    }
-    true
+        podplane_test_requirements::require(need, is_there, install)
+    })
 }
 
 /// The directory with our plugins, under their names: beside the directory of the test program,

@@ -2,6 +2,8 @@
 
 use std::{env, fs, path::PathBuf};
 
+use podplane_test_requirements::require;
+
 /// The fields, by struct, that came after Kubernetes 1.33: this kubectl refuses or drops them.
 pub(crate) const SINCE_1_34: &[(&str, &str)] = &[
     ("Container", "restartPolicyRules"),
@@ -34,14 +36,6 @@ pub(crate) fn kubectl() -> Option<PathBuf> {
                 .with_file_name("kubectl.1.33");
             Some(if beside.is_file() { beside } else { found })
         });
-    if found.is_none()
-        && env::var("PODPLANE_SKIP").is_ok_and(|skip| skip.split(',').any(|what| what == "kubectl"))
-    {
-        #[expect(clippy::print_stderr, reason = "a skip has to be seen")]
-        {
-            eprintln!("SKIPPED: PODPLANE_SKIP names kubectl");
-        }
-        return None;
-    }
-    Some(found.expect("this test needs kubectl 1.29 or newer: put it on the path or set PODPLANE_KUBECTL; or set PODPLANE_SKIP=kubectl"))
+    let install = "put version 1.29 or newer into a directory of PATH, or set PODPLANE_KUBECTL";
+    require("kubectl", found.is_some(), install).then_some(found)?
 }

@@ -12,6 +12,7 @@ use podplane_container_init::{
     Channel, ContainerSpec, LaunchEvent, LaunchRequest, ProcessSpec,
     spec::{BeneathPath, BindMount, ImageFiles},
 };
+use podplane_test_requirements::{require, root};
 use rustix::process::{Signal, pidfd_send_signal};
 use tempfile::TempDir;
 
@@ -24,28 +25,10 @@ const APPLETS: [&str; 14] = [
     "tty", "unshare",
 ];
 
-/// Returns true if the tests can run. If the environment says to do without, prints a visible line
-/// and returns false.
+/// Returns true if the tests can run, and false if the environment says to do without.
 fn can_run() -> bool {
-    let skip = std::env::var("PODPLANE_SKIP").unwrap_or_default();
-    let skips = |word: &str| skip.split(',').any(|skipped| skipped == word);
-    if !rustix::process::geteuid().is_root() {
-        assert!(
-            skips("root"),
-            "needs root: run as root, or set PODPLANE_SKIP=root"
-        );
-        println!("SKIPPED: needs root");
-        return false;
-    }
-    if !Path::new(BUSYBOX).exists() {
-        assert!(
-            skips("peers"),
-            "no {BUSYBOX}: apt-get install busybox-static, or set PODPLANE_SKIP=peers"
-        );
-        println!("SKIPPED: needs busybox-static");
-        return false;
-    }
-    true
+    let has_busybox = Path::new(BUSYBOX).exists();
+    root() && require("busybox", has_busybox, "apt-get install busybox-static")
 }
 
 /// A root of images with one, and a directory that can be mounted.

@@ -23,6 +23,7 @@ use std::{
 };
 
 use podplane_store::{MAX_VALUE_BYTES, SledStore};
+use podplane_test_requirements::{require, root};
 
 use crate::{
     disk::{MountedDisk, UnsyncedWrites},
@@ -250,18 +251,10 @@ fn alone(test: &str, body: impl FnOnce()) {
         });
         return body();
     }
-    if env::var("PODPLANE_SKIP")
-        .is_ok_and(|skip| skip.split(',').any(|what| what == "root" || what == "fuse"))
-    {
-        // Not through the macro, whose output the test harness hides.
-        let skipped =
-            b"SKIPPED (PODPLANE_SKIP names root or fuse): a power cut, which needs mounts\n";
-        return io::stderr().write_all(skipped).unwrap();
+    let has_fuse = Path::new("/dev/fuse").exists();
+    if !root() || !require("fuse", has_fuse, "modprobe fuse loop") {
+        return;
     }
-    assert!(
-        rustix::process::geteuid().is_root() && Path::new("/dev/fuse").exists(),
-        "this test needs root, loop devices and /dev/fuse (modprobe fuse loop); or set PODPLANE_SKIP=root or fuse"
-    );
     // Made by the parent, so that it is removed even if the child is killed.
     let place = tempfile::tempdir().unwrap();
     let mut child = Command::new("unshare")

@@ -30,25 +30,16 @@ fn container_init() -> PathBuf {
     program
 }
 
-/// Returns true if busybox is there. If the environment says to do without, prints a visible line
-/// and returns false.
+/// Returns true if busybox is there, and false if the environment says to do without.
 fn has_busybox() -> bool {
-    if Path::new(BUSYBOX).exists() {
-        return true;
-    }
-    let skip = std::env::var("PODPLANE_SKIP").unwrap_or_default();
-    assert!(
-        skip.split(',').any(|word| word == "peers"),
-        "no {BUSYBOX}: apt-get install busybox-static, or set PODPLANE_SKIP=peers"
-    );
-    println!("SKIPPED: needs busybox-static");
-    false
+    let is_there = Path::new(BUSYBOX).exists();
+    require("busybox", is_there, "apt-get install busybox-static")
 }
 
 impl ProcessNode {
     /// `None` if the environment says to do without.
     pub(super) async fn start() -> Option<Self> {
-        if !is_root() || !has_busybox() {
+        if !root() || !has_busybox() {
             return None;
         }
         let mut server = Kernel::prepare();

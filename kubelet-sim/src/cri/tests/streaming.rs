@@ -153,13 +153,8 @@ impl Cluster {
     /// `None` if the environment says to do without.
     async fn start(script: &str) -> Option<Self> {
         let mut node = ProcessNode::start().await?;
-        if Command::new("kubectl").arg("--help").output().is_err() {
-            let skip = std::env::var("PODPLANE_SKIP").unwrap_or_default();
-            assert!(
-                skip.split(',').any(|word| word == "peers"),
-                "no kubectl: install it, or set PODPLANE_SKIP=peers"
-            );
-            println!("SKIPPED: needs kubectl");
+        let has_kubectl = Command::new("kubectl").arg("--help").output().is_ok();
+        if !require("kubectl", has_kubectl, "put it into a directory of PATH") {
             node.server.0.end().await;
             return None;
         }

@@ -8,9 +8,9 @@ use std::{
 
 use podplane_api::{core::NodeSpec, meta::ObjectMeta};
 use podplane_netlink::{Bridge, Link, Request, Route, Veth, netns, sysctl};
+use podplane_test_requirements::root;
 
 use super::*;
-use crate::cri::tests::is_root;
 
 /// Two namespaces, `a` and `b`, with 172.16.0.1 and 172.16.0.2, fd70::1 and fd70::2. Their bridges
 /// have the addresses 10.0.1.1 and 10.0.2.1, fd00:1::1 and fd00:2::1, which stand for pods.
@@ -179,7 +179,7 @@ fn routes(netlink: &mut Netlink) -> Vec<String> {
 
 #[test]
 fn vxlan_nodes_reach_each_other_until_one_is_removed() {
-    if !is_root() {
+    if !root() {
         return;
     }
     let world = TwoNodes::new();
@@ -248,7 +248,7 @@ fn vxlan_nodes_reach_each_other_until_one_is_removed() {
 
 #[test]
 fn removes_outdated_routes_of_a_changed_node() {
-    if !is_root() {
+    if !root() {
         return;
     }
     let world = TwoNodes::new();
@@ -315,7 +315,7 @@ fn removes_outdated_routes_of_a_changed_node() {
 
 #[test]
 fn keeps_foreign_links_routes_and_neighbours() {
-    if !is_root() {
+    if !root() {
         return;
     }
     let world = TwoNodes::new();
@@ -378,7 +378,7 @@ fn keeps_foreign_links_routes_and_neighbours() {
 
 #[test]
 fn pod_mtu_leaves_room_for_the_tunnel_header() {
-    if !is_root() {
+    if !root() {
         return;
     }
     let world = TwoNodes::new();
