@@ -232,7 +232,7 @@ impl PrometheusApi {
         Ok(rules.flatten().collect())
     }
 
-    /// The type of each family of metrics that it has read, by name; also of those without a series.
+    /// The type of each family of metrics that it has read, by name, with or without series.
     ///
     /// # Errors
     ///

@@ -120,7 +120,7 @@ pub(crate) struct NodeRunArgs {
     listen: Listen,
 
     /// Serve /metrics, /livez, /readyz and /debug/log-level of the CRI server at this address:
-    /// IP:PORT (port 0: any free port)
+    /// IP:PORT (port 0: any free port) or unix:PATH
     #[arg(
         long,
         env = "PODPLANE_CRI_LISTEN",

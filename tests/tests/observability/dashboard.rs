@@ -6,6 +6,7 @@ use anyhow::{Context as _, Result};
 use serde_json::{Value, json};
 
 /// The document, as Grafana imports it.
+#[derive(Debug)]
 pub(crate) struct Dashboard(Value);
 
 impl Dashboard {
