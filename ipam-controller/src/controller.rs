@@ -65,6 +65,12 @@ impl AllocatorHandle {
         let allocator = self.0.get()?.lock().unwrap_or_else(PoisonError::into_inner);
         Some(question(&allocator))
     }
+
+    /// The handle of an allocator that has observed its first lists.
+    #[cfg(test)]
+    pub(crate) fn of(allocator: Allocator) -> Self {
+        Self(OnceLock::from(Mutex::new(allocator)))
+    }
 }
 
 /// The allocator's options, beside its ranges.
@@ -200,7 +206,7 @@ impl RangeController {
         }
         // Blocks of the first lists are counted, as the reference does.
         shell.decide(|_| ());
-        shell.parts.metrics.sample();
+        shell.sample();
         shell.report(made);
         shell.report(first);
         shell.report(taken);
@@ -246,6 +252,13 @@ impl SyncedController {
         let known = known.expect("the allocator is set before the shell runs");
         let mut allocator = known.lock().unwrap_or_else(PoisonError::into_inner);
         self.parts.metrics.count(&mut allocator, decision)
+    }
+
+    /// Samples for `/metrics`, after the records were read.
+    fn sample(&self) {
+        self.parts
+            .known
+            .read(|allocator| self.parts.metrics.sample(allocator));
     }
 
     /// Observes something, reports the outcome and queues the nodes that it concerns.
@@ -300,7 +313,7 @@ impl SyncedController {
                     tracing::warn!(%error, retry_in = ?wait, "failed to list node blocks; trying again");
                 }
             }
-            self.parts.metrics.sample();
+            self.sample();
             if reminded.elapsed() >= REMIND_INTERVAL {
                 reminded = Instant::now();
                 self.remind();

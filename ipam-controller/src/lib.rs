@@ -13,6 +13,7 @@ mod condition;
 mod controller;
 mod gc;
 mod growth;
+mod holds;
 mod metrics;
 pub mod orphans;
 mod overlaps;

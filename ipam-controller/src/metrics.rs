@@ -33,6 +33,7 @@ use prometheus_client::{
 use crate::{
     controller::AllocatorHandle,
     growth::Growth,
+    holds::HoldTimes,
     overlaps::overlaps,
     plan::{Allocator, ReleasePhase},
 };
@@ -88,6 +89,7 @@ pub(crate) struct AllocatorMetrics {
     flags: RangeMetrics<FlagRangeLabels>,
     objects: RangeMetrics<ClusterCidrLabels>,
     seen: Arc<Mutex<RangeSamples>>,
+    holds: Arc<Mutex<HoldTimes>>,
 }
 
 impl<Labels> RangeMetrics<Labels>
@@ -169,6 +171,7 @@ impl AllocatorMetrics {
             flags: RangeMetrics::new(),
             objects: RangeMetrics::new(),
             seen: Arc::default(),
+            holds: Arc::default(),
         }
     }
 
@@ -260,9 +263,10 @@ impl AllocatorMetrics {
         }
     }
 
-    /// Samples the use of the ranges.
-    pub(crate) fn sample(&self) {
+    /// Samples the use of the ranges and the held blocks.
+    pub(crate) fn sample(&self, allocator: &Allocator) {
         let now = Instant::now();
+        self.holds().observe(allocator.held_blocks(), now);
         let mut seen = self.seen();
         for RangeSample { usage, growth } in seen.values_mut().flat_map(BTreeMap::values_mut) {
             growth.sample(now, usage.used, usage.free);
@@ -296,6 +300,10 @@ impl AllocatorMetrics {
             });
             !ranges.is_empty()
         });
+    }
+
+    fn holds(&self) -> MutexGuard<'_, HoldTimes> {
+        self.holds.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn seen(&self) -> MutexGuard<'_, RangeSamples> {
@@ -342,6 +350,8 @@ struct BlockCounts {
     held: u64,
     overlaps: u64,
     without: u64,
+    /// Addresses that several live pods have.
+    duplicates: u64,
 }
 
 impl BlockCounts {
@@ -368,6 +378,7 @@ impl BlockCounts {
         let count = |count: usize| u64::try_from(count).unwrap_or(u64::MAX);
         states.overlaps = count(overlaps(allocator.blocks()).len());
         states.without = count(allocator.without_blocks().count());
+        states.duplicates = count(allocator.duplicate_addresses());
         states
     }
 }
@@ -406,11 +417,23 @@ impl Collector for ScrapeCollector {
                 "Nodes that should have a block and have none",
                 states.without,
             ),
+            (
+                "podplane_pod_ip_duplicates",
+                "Addresses that several pods have which are not finished, pods on the network of their host apart",
+                states.duplicates,
+            ),
         ] {
             let metric = encoder.encode_descriptor(name, help, None, gauge)?;
             ConstGauge::new(count).encode(metric)?;
         }
-        Ok(())
+        let longest = self.metrics.holds().longest(Instant::now());
+        let held = encoder.encode_descriptor(
+            "podplane_node_blocks_held_longest_seconds",
+            "Time since this process first read that the block was held, for the block for which that is longest; 0 without held blocks, and a new leader starts at 0",
+            None,
+            gauge,
+        )?;
+        ConstGauge::new(longest.as_secs_f64()).encode(held)
     }
 }
 
@@ -459,12 +482,12 @@ impl ScrapeCollector {
 mod tests {
     use std::time::Duration;
 
-    use podplane_api::jiff::Timestamp;
-    use podplane_ipam::RangeFlags;
+    use podplane_api::{ObjectKey, jiff::Timestamp};
+    use podplane_ipam::{RangeConfig, RangeFlags};
     use prometheus_client::encoding::text;
 
     use super::*;
-    use crate::plan::NodeView;
+    use crate::plan::{BlockRecord, NodeView, PodView, RecordStatus};
 
     #[test]
     fn metrics_have_the_names_of_the_reference() {
@@ -510,5 +533,38 @@ mod tests {
             !shown.contains("podplane_pool_exhaustion_seconds{"),
             "one sample has no rate"
         );
+    }
+
+    #[test]
+    fn shows_held_blocks_and_duplicate_addresses() {
+        let mut allocator = Allocator::new(&RangeConfig::none(), Duration::ZERO);
+        let records = vec![BlockRecord {
+            net: "10.0.0.0/24".parse().unwrap(),
+            node: "gone".to_owned(),
+            uid: "1".to_owned(),
+            status: RecordStatus::Deleted(ReleasePhase::Held(None)),
+        }];
+        allocator.apply_records(records);
+        let pods = ["a", "b"].map(|name| {
+            let view = PodView {
+                node: "node".to_owned(),
+                addresses: vec!["10.0.0.2".parse().unwrap()],
+            };
+            (ObjectKey::new("default", name), Some(view))
+        });
+        allocator.observe(BTreeMap::new(), pods.into());
+        let metrics = AllocatorMetrics::new();
+        metrics.sample(&allocator);
+        let (mut registry, mut shown) = (Registry::default(), String::new());
+        metrics.register(&mut registry, Arc::new(AllocatorHandle::of(allocator)));
+        text::encode(&mut shown, &registry).unwrap();
+        let value = |name: &str| -> f64 {
+            let mut lines = shown.lines().filter_map(|line| line.split_once(' '));
+            let (_, value) = lines.find(|(found, _)| *found == name).expect(name);
+            value.parse().unwrap()
+        };
+        assert_eq!(value("podplane_pod_ip_duplicates"), 1.0);
+        assert_eq!(value("podplane_node_blocks_held"), 1.0);
+        assert!(value("podplane_node_blocks_held_longest_seconds") > 0.0);
     }
 }

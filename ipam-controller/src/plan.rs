@@ -202,6 +202,12 @@ impl Allocator {
         })
     }
 
+    /// The number of addresses that several live pods have.
+    #[must_use]
+    pub fn duplicate_addresses(&self) -> usize {
+        self.occupancy.duplicates()
+    }
+
     /// Returns true if a node waits for a block while blocks are held for the sandboxes of deleted
     /// nodes.
     #[must_use]

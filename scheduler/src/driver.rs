@@ -120,6 +120,7 @@ impl Driver {
             scheduler.tick(now);
             self.metrics
                 .sizes(scheduler.pending(), scheduler.cache_size());
+            self.metrics.refused(scheduler.refusals());
             let can_try = term.is_some() && bindings.len() < MAX_BINDINGS;
             let try_next = can_try && scheduler.is_ready(now);
             let deadline = scheduler.next_deadline().unwrap_or(Duration::MAX);

@@ -1,6 +1,6 @@
 //! Metrics, under the reference's names and with its buckets.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use prometheus_client::{
     encoding::EncodeLabelSet,
@@ -13,7 +13,11 @@ use prometheus_client::{
     registry::Registry,
 };
 
-use crate::{cache::CacheSize, queue::QueueLengths, scheduler::Attempt};
+use crate::{
+    cache::CacheSize,
+    queue::{QueueLengths, RefusalCounts},
+    scheduler::Attempt,
+};
 
 /// The result of an attempt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,8 +32,14 @@ pub enum AttemptResult {
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct AttemptLabels {
-    profile: String,
+    profile: Arc<str>,
     result: &'static str,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct RefusalLabels {
+    plugin: &'static str,
+    profile: Arc<str>,
 }
 
 type SingleLabel = [(&'static str, &'static str); 1];
@@ -38,12 +48,13 @@ type SingleLabel = [(&'static str, &'static str); 1];
 #[derive(Clone, Debug)]
 pub struct SchedulerMetrics {
     /// The name of the scheduler.
-    profile: String,
+    profile: Arc<str>,
     attempts: Family<AttemptLabels, Counter>,
     seconds: Family<AttemptLabels, Histogram, fn() -> Histogram>,
     tries: Histogram,
     waited: Family<SingleLabel, Histogram, fn() -> Histogram>,
     pending: Family<SingleLabel, Gauge>,
+    unschedulable: Family<RefusalLabels, Gauge>,
     cache: Family<SingleLabel, Gauge>,
 }
 
@@ -51,7 +62,7 @@ impl SchedulerMetrics {
     /// Creates the metrics of the scheduler of that name, and registers them for `/metrics`.
     pub fn new(profile: &str, registry: &mut Registry) -> Self {
         let metrics = Self {
-            profile: profile.to_owned(),
+            profile: profile.into(),
             attempts: Family::default(),
             seconds: Family::new_with_constructor(|| {
                 Histogram::new(exponential_buckets(0.001, 2.0, 15))
@@ -61,6 +72,7 @@ impl SchedulerMetrics {
                 Histogram::new(exponential_buckets(0.01, 2.0, 20))
             }),
             pending: Family::default(),
+            unschedulable: Family::default(),
             cache: Family::default(),
         };
         // The encoder adds `_total`.
@@ -88,6 +100,11 @@ impl SchedulerMetrics {
             "scheduler_pending_pods",
             "Pods that wait, by queue",
             metrics.pending.clone(),
+        );
+        registry.register(
+            "scheduler_unschedulable_pods",
+            "Waiting pods that the plugin refused a node at their last attempt; a pod counts for each such plugin",
+            metrics.unschedulable.clone(),
         );
         registry.register(
             "scheduler_cache_size",
@@ -120,6 +137,16 @@ impl SchedulerMetrics {
         set(&self.cache, "type", "nodes", nodes);
         set(&self.cache, "type", "pods", pods);
         set(&self.cache, "type", "assumed_pods", assumed);
+    }
+
+    /// Sets the gauges of refused pods.
+    pub fn refused(&self, refusals: &RefusalCounts) {
+        for (plugin, pods) in refusals.iter() {
+            let profile = self.profile.clone();
+            let labels = RefusalLabels { plugin, profile };
+            let gauge = self.unschedulable.get_or_create(&labels);
+            gauge.set(i64::try_from(pods).unwrap_or(i64::MAX));
+        }
     }
 
     /// Counts an attempt with its duration; `now` is the scheduler's time.
@@ -155,5 +182,45 @@ impl SchedulerMetrics {
             let waits = self.waited.get_or_create(&[("attempts", attempts)]);
             waits.observe(waited.as_secs_f64());
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use prometheus_client::encoding::text;
+
+    use super::*;
+    use crate::{
+        queue::Queue,
+        testing::{AsInfo as _, PodBuilder},
+    };
+
+    #[test]
+    fn refused_pods_have_the_name_and_labels_of_the_reference() {
+        let mut registry = Registry::default();
+        let metrics = SchedulerMetrics::new("default-scheduler", &mut registry);
+        let mut queue = Queue::default();
+        let shown = |queue: &Queue| {
+            metrics.refused(queue.refusals());
+            let mut shown = String::new();
+            text::encode(&mut shown, &registry).unwrap();
+            let lines = shown.lines();
+            let lines = lines.filter(|line| line.starts_with("scheduler_unschedulable_pods{"));
+            lines.map(str::to_owned).collect::<Vec<_>>()
+        };
+        queue.upsert(PodBuilder::new("a").info(), Duration::ZERO);
+        queue.pop(Duration::ZERO);
+        assert!(shown(&queue).is_empty());
+        let by = BTreeSet::from(["PodIPs"]);
+        queue.reject(&"a".into(), by, "full".to_owned(), Duration::ZERO);
+        let line = |pods| {
+            let labels = r#"plugin="PodIPs",profile="default-scheduler""#;
+            [format!("scheduler_unschedulable_pods{{{labels}}} {pods}")]
+        };
+        assert_eq!(shown(&queue), line(1));
+        queue.remove(&"a".into());
+        assert_eq!(shown(&queue), line(0));
     }
 }

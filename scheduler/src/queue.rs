@@ -20,8 +20,11 @@ use crate::{
     pod::PodInfo,
 };
 
+mod refusals;
 #[cfg(test)]
 mod tests;
+
+pub use refusals::RefusalCounts;
 
 const INITIAL_BACKOFF: Duration = Duration::from_secs(1);
 const MAX_BACKOFF: Duration = Duration::from_secs(10);
@@ -157,6 +160,8 @@ pub struct Queue {
     /// The pods that were woken for room on a node, and were not attempted since.
     rooms: BTreeMap<NodeName, BTreeSet<PodUid>>,
     next_flush: Duration,
+    /// The sum over `rejected_by` of all waiting pods.
+    refusals: RefusalCounts,
 }
 
 impl Queue {
@@ -197,6 +202,7 @@ impl Queue {
     pub fn remove(&mut self, uid: &PodUid) -> Option<Room> {
         self.unindex(uid);
         let room = self.take_room(uid);
+        self.set_rejected_by(uid, BTreeSet::new());
         self.waiting.remove(uid);
         room
     }
@@ -234,11 +240,11 @@ impl Queue {
         now: Duration,
     ) {
         let landed = self.land(uid, message, now, |waiting| {
-            waiting.rejected_by = rejected_by;
             waiting.rejections = waiting.rejections.saturating_add(1);
             waiting.errors = 0;
         });
         if landed {
+            self.set_rejected_by(uid, rejected_by);
             self.move_to(uid, QueuePlace::Unschedulable);
         }
     }
@@ -247,10 +253,10 @@ impl Queue {
     /// back-off.
     pub fn fail(&mut self, uid: &PodUid, message: String, now: Duration) {
         let landed = self.land(uid, message, now, |waiting| {
-            waiting.rejected_by.clear();
             waiting.errors = waiting.errors.saturating_add(1);
         });
         if landed {
+            self.set_rejected_by(uid, BTreeSet::new());
             self.retry(uid, now);
         }
     }
@@ -366,6 +372,11 @@ impl Queue {
         }
     }
 
+    /// The numbers of waiting pods that each filter refused a node at the pod's last attempt.
+    pub fn refusals(&self) -> &RefusalCounts {
+        &self.refusals
+    }
+
     /// The time of the pod's next attempt if nothing happens: now if it is ready, `None` if it is
     /// in flight.
     pub fn next_attempt_at(&self, uid: &PodUid) -> Option<Duration> {
@@ -432,6 +443,15 @@ impl Queue {
                 return;
             };
             self.move_to(&uid, QueuePlace::Active);
+        }
+    }
+
+    /// Records the filters that refused the pod a node at its last attempt.
+    fn set_rejected_by(&mut self, uid: &PodUid, rejected_by: BTreeSet<&'static str>) {
+        if let Some(waiting) = self.waiting.get_mut(uid) {
+            self.refusals.remove(&waiting.rejected_by);
+            self.refusals.add(&rejected_by);
+            waiting.rejected_by = rejected_by;
         }
     }
 

@@ -29,7 +29,7 @@ use crate::{
     plan::{Choice, Decision, plan},
     pod::PodInfo,
     preemption::{DisruptionBudget, NoPreemption, Preemption, preempt},
-    queue::{EventId, Queue, QueueLengths, Room, WaitingPod},
+    queue::{EventId, Queue, QueueLengths, RefusalCounts, Room, WaitingPod},
     remedy::{Suggestion, suggest},
 };
 
@@ -469,6 +469,11 @@ impl Scheduler {
     /// The numbers of waiting pods, by part of the queue.
     pub fn pending(&self) -> QueueLengths {
         self.queue.pending()
+    }
+
+    /// The numbers of waiting pods that each filter refused a node at the pod's last attempt.
+    pub fn refusals(&self) -> &RefusalCounts {
+        self.queue.refusals()
     }
 
     /// The numbers of nodes, pods and assumed pods in the cache.

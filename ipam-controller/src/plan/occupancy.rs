@@ -59,6 +59,11 @@ impl Occupancy {
             .is_some()
     }
 
+    /// The number of addresses that several live pods have.
+    pub(super) fn duplicates(&self) -> usize {
+        self.addresses.values().filter(|pods| **pods > 1).count()
+    }
+
     /// Returns whether a live pod of the node may have an address that is not reported yet.
     pub(super) fn any_unreported(&self, node: &str) -> bool {
         self.unreported.contains_key(node)
@@ -71,5 +76,28 @@ fn decrease<K: Ord + Clone>(counts: &mut BTreeMap<K, usize>, key: &K) {
         if *count == 0 {
             counts.remove(key);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn counts_addresses_that_several_live_pods_have() {
+        let mut occupancy = Occupancy::default();
+        let mut update = |name: &str, addresses: Option<&[&str]>| {
+            let pod = addresses.map(|addresses| PodView {
+                node: "node".to_owned(),
+                addresses: addresses.iter().map(|ip| ip.parse().unwrap()).collect(),
+            });
+            occupancy.update(ObjectKey::new("default", name), pod);
+            occupancy.duplicates()
+        };
+        assert_eq!(update("a", Some(&["10.0.0.2", "fd00::2"])), 0);
+        assert_eq!(update("b", Some(&["10.0.0.2"])), 1);
+        assert_eq!(update("c", Some(&["10.0.0.2", "fd00::2"])), 2);
+        assert_eq!(update("b", Some(&["10.0.0.3"])), 2);
+        assert_eq!(update("a", None), 0);
     }
 }

@@ -72,6 +72,44 @@ fn unschedulable_pod_waits_for_a_helpful_event() {
 }
 
 #[test]
+fn counts_refused_pods_wherever_they_wait() {
+    let mut queue = Queue::default();
+    let refusals = |queue: &Queue| queue.refusals().iter().collect::<Vec<_>>();
+    for name in ["a", "b"] {
+        queue.upsert(PodBuilder::new(name).info(), s(0));
+        queue.pop(s(0));
+    }
+    assert!(refusals(&queue).is_empty());
+    reject(&mut queue, "a", "PodIPs", s(0));
+    let both = BTreeSet::from(["PodIPs", "TaintToleration"]);
+    queue.reject(&uid("b"), both, "full".into(), s(0));
+    let refused = [("PodIPs", 2), ("TaintToleration", 1)];
+    assert_eq!(refusals(&queue), refused);
+    // Backing off, active, and in an attempt.
+    wake(&mut queue, "PodIPs", s(0));
+    assert_eq!(refusals(&queue), refused);
+    queue.tick(s(100));
+    assert_eq!(refusals(&queue), refused);
+    assert_eq!(popped(&mut queue, s(100)).as_deref(), Some("a"));
+    assert_eq!(popped(&mut queue, s(100)).as_deref(), Some("b"));
+    assert_eq!(refusals(&queue), refused);
+    // Each attempt counts anew; an error is no refusal.
+    reject(&mut queue, "a", "NodeName", s(100));
+    queue.fail(&uid("b"), "lost".into(), s(100));
+    assert_eq!(
+        refusals(&queue),
+        [("NodeName", 1), ("PodIPs", 0), ("TaintToleration", 0)]
+    );
+    queue.remove(&uid("a"));
+    queue.remove(&uid("b"));
+    queue.remove(&uid("a"));
+    assert_eq!(
+        refusals(&queue),
+        [("NodeName", 0), ("PodIPs", 0), ("TaintToleration", 0)]
+    );
+}
+
+#[test]
 fn pops_a_pod_that_backs_off_only_if_none_is_active() {
     let mut queue = Queue::default();
     queue.upsert(PodBuilder::new("tried").priority(9).info(), s(0));
