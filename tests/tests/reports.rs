@@ -9,6 +9,7 @@ use podplane_tests::{
     Cluster, Network, builder,
     programs::{ProgramOutput, finish, podplane},
 };
+use serde_json::json;
 use tempfile::TempDir;
 
 /// A directory for pages.
@@ -46,10 +47,36 @@ fn texts(page: &Page, element: &str) -> Vec<String> {
     page.all(element).map(|each| each.text()).collect()
 }
 
+/// What kubectl prints of a cluster after story B's change of the mask: two nodes have one block,
+/// and two of their pods one address.
+fn duplicates(pages: &Pages) -> Result<String> {
+    let node = |name: &str, block: &str| {
+        json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": name},
+            "spec": {"podCIDR": block, "podCIDRs": [block]}})
+    };
+    let pod = |name: &str, node: &str, ip: &str| {
+        json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"namespace": "default", "name": name},
+            "spec": {"nodeName": node, "containers": [{"name": "c", "image": "pause"}]},
+            "status": {"phase": "Running", "podIP": ip, "podIPs": [{"ip": ip}]}})
+    };
+    let list = json!({"apiVersion": "v1", "kind": "List", "items": [
+        node("worker1", "10.244.7.0/24"),
+        node("worker2", "10.244.8.0/24"),
+        node("worker289", "10.244.7.0/24"),
+        pod("api-0", "worker1", "10.244.7.2"),
+        pod("api-1", "worker289", "10.244.7.2"),
+        pod("web-0", "worker1", "10.244.7.3"),
+        pod("web-1", "worker2", "10.244.8.2"),
+    ]});
+    let file = pages.file("dump.json");
+    fs::write(&file, list.to_string())?;
+    Ok(file)
+}
+
 #[test]
 fn audit_writes_findings_map_and_repair() -> Result<()> {
     let pages = Pages::new()?;
-    let dump = dump("duplicate-pod-cidr.yaml");
+    let dump = duplicates(&pages)?;
     let args = ["audit", &dump, "--cluster-cidr", "10.244.0.0/16"];
     let (done, page) = pages.written(&[&args[..], &["-o", "json"]].concat())?;
     assert_eq!(done.code, Some(1), "{done:?}");
@@ -99,7 +126,8 @@ fn audit_writes_findings_map_and_repair() -> Result<()> {
 
 #[test]
 fn audit_says_why_there_is_no_repair() -> Result<()> {
-    let (done, page) = Pages::new()?.written(&["audit", &dump("duplicate-pod-cidr.yaml")])?;
+    let pages = Pages::new()?;
+    let (done, page) = pages.written(&["audit", &duplicates(&pages)?])?;
     assert_eq!(done.code, Some(1), "{done:?}");
     let notices = texts(&page, "p");
     let reason = "No repair can be written: missing --cluster-cidr";

@@ -210,8 +210,6 @@ pub(crate) fn run(args: AuditArgs, global: &GlobalOptions) -> anyhow::Result<Exi
     for note in dump.notes() {
         anstream::eprintln!("note: {}", printable::line(note));
     }
-    print(&args, &report)?;
-    publish(args.metrics_file.as_deref(), push_url.as_ref(), &report)?;
     let repair = || Repair::new(&dump, &expected, &report, args.fail_on);
     if let Some(file) = &args.html {
         let page = html::AuditPage {
@@ -223,6 +221,8 @@ pub(crate) fn run(args: AuditArgs, global: &GlobalOptions) -> anyhow::Result<Exi
         };
         output::page::write(file, &page.report().html())?;
     }
+    print(&args, &report)?;
+    publish(args.metrics_file.as_deref(), push_url.as_ref(), &report)?;
     if let Some(dir) = &args.repair {
         let repair = repair().map_err(|error| UsageError(error.to_string()))?;
         repair::write(dir, &repair.files(&repair::command(&args)))?;

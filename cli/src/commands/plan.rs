@@ -172,11 +172,11 @@ pub(crate) fn run(args: &PlanArgs) -> anyhow::Result<ExitCode> {
     }
     let question = args.question();
     let plan = question.answer().map_err(|error| refused(&error))?;
+    html::write(args, &question, &plan)?;
     match args.output {
         PlanFormat::Table => output::line(sheet(&question, &plan))?,
         PlanFormat::Json => output::json(&as_json(&question, &plan))?,
     }
-    html::write(args, &question, &plan)?;
     Ok(if plan.misfits.is_empty() {
         ExitCode::SUCCESS
     } else {

@@ -228,7 +228,7 @@ impl PrintedTrace {
         format!("{:.3}", begun.unwrap_or_default())
     }
 
-    /// What the steps do not show.
+    /// Remarks on the trace as a whole.
     fn remarks(&self) -> impl Iterator<Item = String> {
         let roots = self.spans.iter().filter(|span| span.parent == 0);
         let links = roots.flat_map(|root| &root.links);

@@ -87,7 +87,7 @@ impl AuditPage<'_> {
         let block = match self.figure() {
             Some(figure) => Block::Figure(Box::new(figure)),
             None => Block::Paragraph(
-                "There is no map: neither a block of a node nor --cluster-cidr is known.".into(),
+                "A map needs blocks of nodes or --cluster-cidr, and there are none.".into(),
             ),
         };
         Section::new("map", "Map of the address space", vec![block])

@@ -47,13 +47,13 @@ pub struct BarPart {
 /// The look of a part.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PartStyle {
-    /// What it is about.
+    /// The subject of the chart.
     Main,
-    /// What is lost.
+    /// A loss.
     Lost,
-    /// What is kept for something else.
+    /// Kept for something else.
     Kept,
-    /// What is left.
+    /// The remainder.
     Rest,
 }
 

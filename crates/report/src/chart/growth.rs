@@ -8,7 +8,7 @@ use super::{AxisTick, Drawing, WIDTH, pixel};
 
 const HEIGHT: f64 = 320.0;
 const LEFT: f64 = 84.0;
-const RIGHT: f64 = WIDTH - 24.0;
+const RIGHT: f64 = WIDTH - 48.0;
 const TOP: f64 = 20.0;
 const BOTTOM: f64 = HEIGHT - 34.0;
 
@@ -51,10 +51,11 @@ impl GrowthCurve {
             path.c-curve d=(line) {}
             @if let Some(((time, number), text)) = &self.end {
                 circle.c-point cx=(x(*time)) cy=(y(*number)) r="5" {}
-                // Right below the point, where the curve never is.
-                @let is_late = *time > 0.7;
-                text.c-fault.c-end[is_late] x=(if is_late { RIGHT - 4.0 } else { x(*time) + 10.0 })
-                    y=(y(*number) + 20.0) { (text) }
+                path.c-limit d={ "M" (x(*time)) " " (y(*number)) "V" (BOTTOM) } {}
+                // Above the axis, where a growing curve is not.
+                @let is_late = *time > 0.5;
+                text.c-fault.c-end[is_late] x=(x(*time) + if is_late { -8.0 } else { 8.0 })
+                    y=(BOTTOM - 10.0) { (text) }
             }
         };
         Drawing {
