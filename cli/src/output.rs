@@ -1,5 +1,6 @@
 //! The standard output of commands.
 
+pub(crate) mod page;
 pub(crate) mod sheet;
 pub(crate) mod table;
 

@@ -1,87 +1,246 @@
 //! The progress of long work, on standard error: a changing line on a terminal, separate lines
 //! elsewhere.
+//!
+//! One style for all: a spinner, the present work, a bar if the total is known, and the time.
 
 use std::{
-    io::IsTerminal as _,
+    io::{self, IsTerminal as _, Read, Write},
     sync::{Mutex, PoisonError},
     time::{Duration, Instant},
 };
 
-use indicatif::{ProgressBar, ProgressStyle};
+use indicatif::{HumanBytes, ProgressBar, ProgressDrawTarget, ProgressStyle};
 use podplane_api::printable;
 
 /// The interval of the spinner.
 const TICK: Duration = Duration::from_millis(100);
 /// The interval of lines about the present work, without a terminal.
 const LINE: Duration = Duration::from_secs(1);
+/// The same for bytes and counts, which change all the time.
+const LINE_OF_AMOUNT: Duration = Duration::from_secs(10);
+
+const SPINNER: &str = "{spinner} {msg} ({elapsed})";
+const COUNT: &str = "{spinner} {msg} [{bar:24}] {pos} of {len} ({elapsed})";
+const BYTES: &str = "{spinner} {msg} [{bar:24}] {bytes} of {total_bytes} ({elapsed})";
+const BYTES_WITHOUT_TOTAL: &str = "{spinner} {msg}: {bytes} ({elapsed})";
+
+/// The lines about the present work where no terminal shows a changing one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum PlainLines {
+    /// At once: the work always takes a while.
+    AtOnce,
+    /// Only for work that takes longer than a second.
+    IfSlow,
+    /// None: a program reads the output.
+    Never,
+}
+
+/// The unit of an amount.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum AmountUnit {
+    Bytes,
+    Count,
+}
 
 /// The display of the present work. Dropping it removes the changing line.
 #[derive(Debug)]
 pub(crate) struct Progress {
-    bar: Option<ProgressBar>,
+    /// Hidden without a terminal; it counts all the same.
+    bar: ProgressBar,
+    is_terminal: bool,
+    lines: PlainLines,
+    begun: Instant,
     said: Mutex<Option<Instant>>,
+    unit: Mutex<AmountUnit>,
 }
 
 impl Progress {
+    /// Work without a known amount, with lines at once.
     pub(crate) fn new(doing: &str) -> Self {
-        let bar = std::io::stderr().is_terminal().then(|| {
-            let bar = ProgressBar::new_spinner();
-            if let Ok(style) = ProgressStyle::with_template("{spinner} {msg} ({elapsed})") {
-                bar.set_style(style);
-            }
-            bar.enable_steady_tick(TICK);
-            bar
-        });
+        Self::with_lines(doing, PlainLines::AtOnce)
+    }
+
+    /// Work without a known amount.
+    pub(crate) fn with_lines(doing: &str, lines: PlainLines) -> Self {
+        let is_terminal = io::stderr().is_terminal();
+        let target = match is_terminal {
+            true => ProgressDrawTarget::stderr(),
+            false => ProgressDrawTarget::hidden(),
+        };
+        let bar = ProgressBar::with_draw_target(None, target);
         let progress = Self {
             bar,
+            is_terminal,
+            lines,
+            begun: Instant::now(),
             said: Mutex::default(),
+            unit: Mutex::new(AmountUnit::Count),
         };
+        progress.style(SPINNER);
+        if is_terminal {
+            progress.bar.enable_steady_tick(TICK);
+        }
         progress.doing(doing);
         progress
+    }
+
+    fn style(&self, template: &str) {
+        // The templates are constants, and valid.
+        if let Ok(style) = ProgressStyle::with_template(template) {
+            self.bar.set_style(style.progress_chars("=> "));
+        }
+    }
+
+    /// Begins work on a number of bytes, of which the total may be unknown.
+    pub(crate) fn bytes(&self, doing: &str, total: Option<u64>) {
+        self.amount(doing, total, AmountUnit::Bytes);
+        self.style(match total {
+            Some(_) => BYTES,
+            None => BYTES_WITHOUT_TOTAL,
+        });
+    }
+
+    /// Begins work on a number of things.
+    pub(crate) fn count(&self, doing: &str, total: u64) {
+        self.amount(doing, Some(total), AmountUnit::Count);
+        self.style(COUNT);
+    }
+
+    /// Begins work without a known amount.
+    pub(crate) fn work(&self, doing: &str) {
+        self.style(SPINNER);
+        self.doing(doing);
+    }
+
+    fn amount(&self, doing: &str, total: Option<u64>, unit: AmountUnit) {
+        *self.unit.lock().unwrap_or_else(PoisonError::into_inner) = unit;
+        self.bar.set_position(0);
+        match total {
+            Some(total) => self.bar.set_length(total),
+            None => self.bar.unset_length(),
+        }
+        self.doing(doing);
+    }
+
+    /// Sets the number of things that are done.
+    pub(crate) fn position(&self, done: u64) {
+        self.bar.set_position(done);
+        self.tell_amount();
+    }
+
+    /// Counts what is read or written through this.
+    pub(crate) fn counted<T>(&self, inner: T) -> Counted<'_, T> {
+        Counted {
+            inner,
+            progress: self,
+        }
+    }
+
+    fn advance(&self, bytes: usize) {
+        self.bar.inc(u64::try_from(bytes).unwrap_or(u64::MAX));
+        self.tell_amount();
+    }
+
+    /// Writes the amount as a line, where no changing line shows it.
+    fn tell_amount(&self) {
+        if self.is_terminal || !self.is_due(LINE_OF_AMOUNT) {
+            return;
+        }
+        let (done, total) = (self.bar.position(), self.bar.length());
+        let unit = *self.unit.lock().unwrap_or_else(PoisonError::into_inner);
+        let shown = |amount| match unit {
+            AmountUnit::Bytes => HumanBytes(amount).to_string(),
+            AmountUnit::Count => amount.to_string(),
+        };
+        let of = total.map_or_else(String::new, |total| format!(" of {}", shown(total)));
+        tell(&format!("{}: {}{of}", self.bar.message(), shown(done)));
     }
 
     /// Reports finished work. Control characters of untrusted text are escaped.
     pub(crate) fn done(&self, what: &str) {
         let what = printable::lines(what);
-        match &self.bar {
-            Some(bar) => bar.println(what),
-            None => anstream::eprintln!("{what}"),
-        }
+        self.suspend(|| tell(&what));
     }
 
     /// Writes to the terminal while the changing line is hidden.
     pub(crate) fn suspend<T>(&self, write: impl FnOnce() -> T) -> T {
-        match &self.bar {
-            Some(bar) => bar.suspend(write),
-            None => write(),
+        match self.is_terminal {
+            true => self.bar.suspend(write),
+            false => write(),
         }
     }
 
     /// Reports the present work. Prints nothing without a terminal.
     pub(crate) fn changes(&self, what: &str) {
-        if let Some(bar) = &self.bar {
-            bar.set_message(what.to_owned());
-        }
+        self.bar.set_message(printable::line(what).into_owned());
     }
 
     /// Reports progress of the present work.
     pub(crate) fn doing(&self, what: &str) {
-        let what = printable::lines(what);
-        if let Some(bar) = &self.bar {
-            return bar.set_message(what.into_owned());
+        self.changes(what);
+        if !self.is_terminal && self.is_due(LINE) {
+            tell(&printable::lines(what));
         }
+    }
+
+    /// Returns true if a line may be written now, and takes that it is.
+    fn is_due(&self, interval: Duration) -> bool {
+        let is_late_enough = match self.lines {
+            PlainLines::AtOnce => true,
+            PlainLines::IfSlow => self.begun.elapsed() > LINE,
+            PlainLines::Never => false,
+        };
         let mut said = self.said.lock().unwrap_or_else(PoisonError::into_inner);
-        if said.is_none_or(|said| said.elapsed() > LINE) {
+        let is_due = is_late_enough && said.is_none_or(|said| said.elapsed() > interval);
+        if is_due {
             *said = Some(Instant::now());
-            anstream::eprintln!("{what}");
         }
+        is_due
     }
 }
 
 impl Drop for Progress {
     fn drop(&mut self) {
-        if let Some(bar) = &self.bar {
-            bar.finish_and_clear();
-        }
+        self.bar.finish_and_clear();
+    }
+}
+
+/// Writes a line to standard error, which may be closed: the work goes on all the same.
+fn tell(line: &str) {
+    _ = writeln!(anstream::stderr().lock(), "{line}");
+}
+
+/// A reader or writer whose bytes are progress.
+#[derive(Debug)]
+pub(crate) struct Counted<'a, T> {
+    inner: T,
+    progress: &'a Progress,
+}
+
+impl<T: Read> Read for Counted<'_, T> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let read = self.inner.read(buffer)?;
+        self.progress.advance(read);
+        Ok(read)
+    }
+}
+
+impl<T: io::Seek> io::Seek for Counted<'_, T> {
+    fn seek(&mut self, to: io::SeekFrom) -> io::Result<u64> {
+        let place = self.inner.seek(to)?;
+        self.progress.bar.set_position(place);
+        Ok(place)
+    }
+}
+
+impl<T: Write> Write for Counted<'_, T> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let written = self.inner.write(bytes)?;
+        self.progress.advance(written);
+        Ok(written)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.inner.flush()
     }
 }

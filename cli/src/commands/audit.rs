@@ -2,6 +2,7 @@
 
 mod forms;
 mod history;
+mod html;
 mod junit;
 mod metrics;
 mod repair;
@@ -25,6 +26,7 @@ use crate::{
     any_cluster::{ANY_CLUSTER, AnyClusterFlags},
     global::{GlobalOptions, block_on},
     output,
+    progress::{PlainLines, Progress},
     report::{UnusableInput, UsageError},
 };
 
@@ -40,7 +42,7 @@ const INCOMPLETE: u8 = 3;
 /// history, could not be read.
 #[derive(Debug, clap::Args)]
 #[command(
-    after_help = "Examples:\n  kubectl get nodes,pods -A -o json | podplane audit - --cluster-cidr 10.244.0.0/16 --node-cidr-mask-size 24\n  podplane audit dump.yaml.gz --cluster-cidr 10.244.0.0/16 --service-cidr 10.96.0.0/12 -o json\n  podplane audit --kubeconfig ~/.kube/config --context prod --fail-on error\n  podplane audit\n  podplane audit --history"
+    after_help = "Examples:\n  kubectl get nodes,pods -A -o json | podplane audit - --cluster-cidr 10.244.0.0/16 --node-cidr-mask-size 24\n  podplane audit dump.yaml.gz --cluster-cidr 10.244.0.0/16 --service-cidr 10.96.0.0/12 -o json\n  podplane audit --kubeconfig ~/.kube/config --context prod --fail-on error\n  podplane audit\n  podplane audit --history\n  podplane audit dump.json --cluster-cidr 10.244.0.0/16 --html audit.html"
 )]
 pub(crate) struct AuditArgs {
     /// Audit these dumps of `kubectl get nodes,pods -A` as JSON or YAML, gzipped or not; - for
@@ -113,6 +115,11 @@ pub(crate) struct AuditArgs {
     #[arg(long, value_name = "DIR")]
     repair: Option<PathBuf>,
 
+    /// Also write the report to FILE as one HTML page: the findings, the map of the address space,
+    /// and the repair of the findings at or above --fail-on
+    #[arg(long, value_name = "FILE", conflicts_with = "history")]
+    html: Option<PathBuf>,
+
     /// Write the numbers of the report to FILE as metrics, in Prometheus' text format, such as for
     /// the textfile collector of its node exporter
     #[arg(long, value_name = "FILE", conflicts_with = "history")]
@@ -156,6 +163,15 @@ enum AuditFormat {
     Junit,
 }
 
+impl AuditFormat {
+    fn plain_lines(self) -> PlainLines {
+        match self {
+            Self::Table => PlainLines::IfSlow,
+            Self::Json | Self::Sarif | Self::Junit => PlainLines::Never,
+        }
+    }
+}
+
 pub(crate) fn run(args: AuditArgs, global: &GlobalOptions) -> anyhow::Result<ExitCode> {
     if args.history {
         return history::run(&args, global);
@@ -178,25 +194,37 @@ pub(crate) fn run(args: AuditArgs, global: &GlobalOptions) -> anyhow::Result<Exi
             IpamFlag::Own => Some(IpamChoice::Own),
         },
     };
-    let keep = match &args.repair {
-        Some(dir) => {
-            repair::check(dir)?;
-            DumpScope::Nodes
-        }
-        None => DumpScope::Fields,
-    };
-    let dump = source::read(&args, &flags, global, keep).map_err(UnusableInput)?;
-    for note in dump.notes() {
-        anstream::eprintln!("note: {}", printable::line(note));
+    if let Some(dir) = &args.repair {
+        repair::check(dir)?;
     }
+    let keep = match args.repair.is_some() || args.html.is_some() {
+        true => DumpScope::Nodes,
+        false => DumpScope::Fields,
+    };
+    let progress = Progress::with_lines("reading", args.output.plain_lines());
+    let dump = source::read(&args, &flags, global, keep, &progress).map_err(UnusableInput)?;
     let expected =
         ExpectedBlocks::new(&flags, &dump).map_err(|error| UsageError(error.to_string()))?;
     let report = audit(&dump, &expected);
+    drop(progress);
+    for note in dump.notes() {
+        anstream::eprintln!("note: {}", printable::line(note));
+    }
+    let repair = || Repair::new(&dump, &expected, &report, args.fail_on);
+    if let Some(file) = &args.html {
+        let page = html::AuditPage {
+            args: &args,
+            dump: &dump,
+            expected: &expected,
+            report: &report,
+            repair: repair(),
+        };
+        output::page::write(file, &page.report().html())?;
+    }
     print(&args, &report)?;
     publish(args.metrics_file.as_deref(), push_url.as_ref(), &report)?;
     if let Some(dir) = &args.repair {
-        let repair = Repair::new(&dump, &expected, &report, args.fail_on)
-            .map_err(|error| UsageError(error.to_string()))?;
+        let repair = repair().map_err(|error| UsageError(error.to_string()))?;
         repair::write(dir, &repair.files(&repair::command(&args)))?;
     }
     Ok(if report.is_at_least(args.fail_on) {

@@ -73,6 +73,7 @@ fn play(
     let options = SuiteOptions {
         program: std::env::current_exe().context("failed to find the program's own file")?,
         junit: None,
+        html: None,
         keep: false,
         seed: None,
         repeat: NonZeroUsize::MIN,

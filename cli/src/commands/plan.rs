@@ -1,5 +1,6 @@
 //! `plan`: computes an address plan before there is a cluster, or ranges to add to a live one.
 
+mod html;
 mod live;
 
 use std::{path::PathBuf, process::ExitCode};
@@ -39,7 +40,7 @@ const NEIGHBOURS: u8 = 4;
 #[derive(Debug, clap::Args)]
 #[command(
     group(clap::ArgGroup::new("count").args(["nodes", "from", "kubeconfig", "in_cluster"]).multiple(true)),
-    after_help = "Examples:\n  podplane plan --cluster-cidr 10.244.0.0/16 --node-cidr-mask-size 24 --nodes 300\n  podplane plan --cluster-cidr 10.255.0.0/19 --node-cidr-mask-size 29 --service-cidr 10.255.31.0/24 --max-pods 5\n  podplane plan --cluster-cidr 10.0.0.0/14,fd00::/48 --nodes 200 --growth 20%/year --horizon 5 -o json\n  podplane plan --from dump.json --cluster-cidr 10.244.0.0/16 --growth 20%/year --horizon 3\n  podplane plan --kubeconfig ~/.kube/config --growth 20%/year --horizon 3"
+    after_help = "Examples:\n  podplane plan --cluster-cidr 10.244.0.0/16 --node-cidr-mask-size 24 --nodes 300\n  podplane plan --cluster-cidr 10.255.0.0/19 --node-cidr-mask-size 29 --service-cidr 10.255.31.0/24 --max-pods 5\n  podplane plan --cluster-cidr 10.0.0.0/14,fd00::/48 --nodes 200 --growth 20%/year --horizon 5 -o json\n  podplane plan --from dump.json --cluster-cidr 10.244.0.0/16 --growth 20%/year --horizon 3\n  podplane plan --kubeconfig ~/.kube/config --growth 20%/year --horizon 3\n  podplane plan --nodes 100 --growth 20%/year --horizon 5 --html plan.html --svg plan.svg"
 )]
 pub(crate) struct PlanArgs {
     /// Recommend free ranges to add to a live cluster, from this output of `kubectl get nodes,pods
@@ -114,6 +115,15 @@ pub(crate) struct PlanArgs {
         default_value = "table"
     )]
     output: PlanFormat,
+
+    /// Also write the plan to FILE as one HTML page, with pictures
+    #[arg(long, value_name = "FILE")]
+    html: Option<PathBuf>,
+
+    /// Also write the pictures of the plan to FILE as SVG: addresses given and wasted, and the
+    /// growth until the blocks end
+    #[arg(long, value_name = "FILE")]
+    svg: Option<PathBuf>,
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
@@ -162,6 +172,7 @@ pub(crate) fn run(args: &PlanArgs) -> anyhow::Result<ExitCode> {
     }
     let question = args.question();
     let plan = question.answer().map_err(|error| refused(&error))?;
+    html::write(args, &question, &plan)?;
     match args.output {
         PlanFormat::Table => output::line(sheet(&question, &plan))?,
         PlanFormat::Json => output::json(&as_json(&question, &plan))?,
@@ -277,7 +288,7 @@ fn integer(number: u128) -> Value {
     }
 }
 
-fn sheet(question: &Question, plan: &Plan) -> String {
+fn sheet(question: &Question, plan: &Plan) -> Sheet {
     let mut sheet = Sheet::default();
     let cidrs = |nets: &[IpNet]| -> Vec<String> {
         nets.iter().map(|net| net.trunc().to_string()).collect()
@@ -330,7 +341,7 @@ fn sheet(question: &Question, plan: &Plan) -> String {
         );
     }
     sheet.fields("Warnings", plan.warnings.iter().cloned());
-    sheet.to_string()
+    sheet
 }
 
 fn nodes(question: &Question, plan: &Plan) -> String {
@@ -381,16 +392,24 @@ fn recommendation(recommended: &RecommendedRange) -> String {
     }
 }
 
-fn alternatives(range: &RangePlan, plan: &Plan) -> Vec<Vec<String>> {
+/// The masks near that of the range, and the best one.
+fn shown_alternatives<'a>(
+    range: &'a RangePlan,
+    plan: &Plan,
+) -> impl Iterator<Item = &'a Alternative> + use<'a> {
     let own = range.range.node_mask();
     let best = plan
         .recommended
         .iter()
         .find(|recommended| recommended.family == range.range.family())
         .and_then(|recommended| recommended.node_mask);
-    let shown = range.alternatives.iter().filter(|other| {
+    range.alternatives.iter().filter(move |other| {
         other.node_mask.abs_diff(own) <= NEIGHBOURS || Some(other.node_mask) == best
-    });
+    })
+}
+
+fn alternatives(range: &RangePlan, plan: &Plan) -> Vec<Vec<String>> {
+    let own = range.range.node_mask();
     let row = |other: &Alternative| {
         vec![
             if other.node_mask == own { "*" } else { "" }.to_owned(),
@@ -402,7 +421,7 @@ fn alternatives(range: &RangePlan, plan: &Plan) -> Vec<Vec<String>> {
             if other.fits { "yes" } else { "no" }.to_owned(),
         ]
     };
-    shown.map(row).collect()
+    shown_alternatives(range, plan).map(row).collect()
 }
 
 #[cfg(test)]

@@ -7,7 +7,6 @@ use std::{
 };
 
 use futures::{StreamExt as _, stream};
-use indicatif::{ProgressBar, ProgressStyle};
 use podplane_api::{
     Object as _, ObjectKey,
     core::{Container, Pod, PodSpec},
@@ -21,6 +20,7 @@ use crate::{
     global::{GlobalOptions, block_on},
     kind::ResourceKind,
     output,
+    progress::{PlainLines, Progress},
 };
 
 /// Create a pod NAME, or with --replicas N the pods NAME-0 to NAME-(N-1)
@@ -145,21 +145,19 @@ async fn wait_until_running(
     timeout: Duration,
 ) -> anyhow::Result<()> {
     let total = u64::try_from(pods.len()).unwrap_or(u64::MAX);
-    // Draws nothing unless standard error is a terminal.
-    let progress = ProgressBar::new(total).with_style(ProgressStyle::with_template(
-        "{pos}/{len} pods run, after {elapsed}",
-    )?);
+    let progress = Progress::with_lines("", PlainLines::IfSlow);
+    progress.count("pods that run", total);
     let begun = Instant::now();
     let mut waiting = Vec::new();
     let ended = wait::until(api, ListParams::default(), Some(timeout), |cache| {
         let failed;
         (waiting, failed) = not_running(cache, pods);
-        progress
-            .set_position(total.saturating_sub(u64::try_from(waiting.len()).unwrap_or(u64::MAX)));
+        let waiting_count = u64::try_from(waiting.len()).unwrap_or(u64::MAX);
+        progress.position(total.saturating_sub(waiting_count));
         (failed || waiting.is_empty()).then_some(())
     });
     let ended = ended.await;
-    progress.finish_and_clear();
+    drop(progress);
     match ended {
         Some(()) => anyhow::ensure!(
             waiting.is_empty(),

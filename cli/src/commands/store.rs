@@ -24,7 +24,9 @@ use tempfile::NamedTempFile;
 
 use crate::{
     global::{GlobalOptions, block_on},
-    output, report,
+    output,
+    progress::{PlainLines, Progress},
+    report,
 };
 
 /// Check, back up, restore or compact the store of a cluster
@@ -128,7 +130,13 @@ pub(crate) fn run(args: StoreArgs, global: &GlobalOptions) -> anyhow::Result<Exi
     }
 }
 
+/// The progress of an action.
+fn progress(doing: &str) -> Progress {
+    Progress::with_lines(doing, PlainLines::IfSlow)
+}
+
 fn check(dir: &Path) -> anyhow::Result<ExitCode> {
+    let progress = progress("checking the store");
     let mut wrong = Vec::new();
     let checked = SledStore::check(dir, |item| {
         if let Err(what) = check_item(item) {
@@ -138,6 +146,7 @@ fn check(dir: &Path) -> anyhow::Result<ExitCode> {
             ));
         }
     });
+    drop(progress);
     let CheckReport { status, damage } = match checked {
         Ok(checked) => checked,
         Err(error @ (OpenError::Corrupt { .. } | OpenError::Format { .. })) => {
@@ -169,11 +178,13 @@ fn check(dir: &Path) -> anyhow::Result<ExitCode> {
 }
 
 fn check_etcd(flags: &EtcdFlags) -> anyhow::Result<ExitCode> {
+    let progress = progress("checking the store in etcd");
     let (items, status) = block_on(async {
         let store = EtcdStore::open_existing(flags).await?;
         let all = store.list(ListQuery::default()).await?;
         anyhow::Ok((all.items, store.status().await?))
     })?;
+    drop(progress);
     let mut damaged = 0;
     for item in &items {
         if let Err(what) = check_item(item) {
@@ -203,24 +214,31 @@ fn migrate(
     etcd: &EtcdFlags,
 ) -> anyhow::Result<ExitCode> {
     let mut backup = tempfile::tempfile().context("failed to make a file for the backup")?;
+    let progress = progress("opening the old store");
     block_on(async {
         match to {
             MoveTo::Etcd => {
                 let store = SledStore::open_existing(dir)?;
-                write_backup(store, &mut backup).await
+                write_backup(store, &mut backup, &progress).await
             }
             MoveTo::Sled => {
                 let store = EtcdStore::open_existing(etcd).await?;
-                write_backup(store, &mut backup).await
+                write_backup(store, &mut backup, &progress).await
             }
         }
     })?;
     backup.rewind().context("failed to read the backup")?;
     let etcd = matches!(to, MoveTo::Etcd).then_some(etcd);
-    restore_from(dir, BufReader::new(backup), global, etcd)
+    restore_from(dir, BufReader::new(backup), global, etcd, &progress)
 }
 
-async fn write_backup(store: impl Store, file: &mut impl io::Write) -> anyhow::Result<()> {
+async fn write_backup(
+    store: impl Store,
+    file: &mut impl io::Write,
+    progress: &Progress,
+) -> anyhow::Result<()> {
+    progress.bytes("backing up", None);
+    let mut file = progress.counted(file);
     let pieces = back_up(Arc::new(store));
     pin_mut!(pieces);
     while let Some(piece) = pieces.next().await {
@@ -257,10 +275,11 @@ fn backup(
     // Renamed into place when it is complete.
     let mut written = NamedTempFile::with_prefix_in(".podplane-backup-", parent)
         .with_context(|| format!("failed to make a file in {}", parent.display()))?;
+    let progress = progress("opening the store");
     let from = block_on(async {
         if let Some(etcd) = etcd {
             let store = EtcdStore::open_existing(etcd).await?;
-            write_backup(store, &mut written).await?;
+            write_backup(store, &mut written, &progress).await?;
             return Ok(format!("{} in etcd", etcd.etcd_prefix));
         }
         let opened = if global.names_server() {
@@ -275,7 +294,7 @@ fn backup(
         };
         match opened {
             Some(store) => {
-                write_backup(store, &mut written).await?;
+                write_backup(store, &mut written, &progress).await?;
                 Ok(dir.display().to_string())
             }
             None => {
@@ -284,8 +303,10 @@ fn backup(
                 let answer = store.backup(BackupRequest {}).await;
                 let refused = |status: tonic::Status| podplane_client::ApiError::from(&status);
                 let mut pieces = answer.map_err(refused)?.into_inner();
+                progress.bytes(&format!("backing up {server}"), None);
+                let mut file = progress.counted(&mut written);
                 while let Some(next) = pieces.try_next().await.map_err(refused)? {
-                    written.write_all(&next.piece)?;
+                    file.write_all(&next.piece)?;
                 }
                 Ok(server.to_string())
             }
@@ -295,8 +316,11 @@ fn backup(
         .as_file()
         .sync_all()
         .context("failed to sync the backup")?;
-    let info = verify_backup(BufReader::new(written.reopen()?))
+    let again = written.reopen()?;
+    progress.bytes("checking the backup", Some(again.metadata()?.len()));
+    let info = verify_backup(BufReader::new(progress.counted(again)))
         .context("failed to read the backup again")?;
+    drop(progress);
     written
         .persist(file)
         .with_context(|| format!("failed to write {}", file.display()))?;
@@ -322,10 +346,15 @@ fn restore(
     etcd: Option<&EtcdFlags>,
 ) -> anyhow::Result<ExitCode> {
     let name = || format!("failed to restore {}", file.display());
-    let mut backup = File::open(file).map(BufReader::new).with_context(name)?;
+    let backup = File::open(file).with_context(name)?;
+    let total = Some(backup.metadata().with_context(name)?.len());
+    let progress = progress("reading the backup");
+    progress.bytes("checking the backup", total);
+    let mut backup = BufReader::new(progress.counted(backup));
     verify_backup(&mut backup).with_context(name)?;
     backup.rewind().with_context(name)?;
-    restore_from(dir, backup, global, etcd).with_context(name)
+    progress.bytes("restoring", total);
+    restore_from(dir, backup, global, etcd, &progress).with_context(name)
 }
 
 /// Restores a backup that was verified.
@@ -334,6 +363,7 @@ fn restore_from(
     backup: impl io::Read + io::Seek,
     global: &GlobalOptions,
     etcd: Option<&EtcdFlags>,
+    progress: &Progress,
 ) -> anyhow::Result<ExitCode> {
     let now = jiff::Timestamp::now().as_microsecond();
     let now = u64::try_from(now).unwrap_or_default();
@@ -351,10 +381,12 @@ fn restore_from(
         }
     };
     let RestoreReport { backup, first, .. } = restored;
-    output::line(format_args!(
+    progress.suspend(|| {
+        output::line(format_args!(
         "restored {} objects, as of revision {} of the old store, to {place}; revisions begin at {first}",
         backup.items, backup.revision,
-    ))?;
+        ))
+    })?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -373,7 +405,9 @@ fn restore_to_dir(
 }
 
 fn compact(dir: &Path) -> anyhow::Result<ExitCode> {
+    let progress = progress("compacting the store");
     let (before, after) = SledStore::compact_offline(dir)?;
+    drop(progress);
     let bytes = |status: &StoreStatus| HumanBytes(status.disk_bytes.unwrap_or_default());
     output::line(format_args!(
         "compacted the store in {} from {} to {}: {}",

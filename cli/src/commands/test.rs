@@ -8,15 +8,15 @@ use podplane_cluster::{
     extra::ExtraFlag,
     services::{SERVICES, ServiceCatalog as _},
 };
-use podplane_scenario::{Catalog, PlannedCase, Problem, SuiteOptions, SuiteVerdict};
+use podplane_scenario::{Catalog, HtmlOptions, PlannedCase, Problem, SuiteOptions, SuiteVerdict};
 use podplane_service_runtime::shutdown;
 use tokio::runtime;
 use tokio_util::sync::CancellationToken;
 
-use super::up;
+use super::{trace, up};
 use crate::{
     kind::ResourceKind,
-    output,
+    output::{self, page},
     report::{UnusableInput, UsageError},
     services::OwnServices,
 };
@@ -36,7 +36,7 @@ const INTERRUPTED: u8 = 130;
 /// not be run; 130 interrupted.
 #[derive(Debug, clap::Args)]
 #[command(
-    after_help = "Examples:\n  podplane test exhaustion.yaml\n  podplane test scenarios/ -j 4 --junit report.xml\n  podplane test flaky.yaml --repeat 20\n  podplane test --schema > scenario.schema.json"
+    after_help = "Examples:\n  podplane test exhaustion.yaml\n  podplane test scenarios/ -j 4 --junit report.xml\n  podplane test scenarios/ --html report.html\n  podplane test flaky.yaml --repeat 20\n  podplane test --schema > scenario.schema.json"
 )]
 pub(crate) struct TestArgs {
     /// Run these scenario files, or the files of these directories; required unless --schema is
@@ -47,6 +47,11 @@ pub(crate) struct TestArgs {
     /// Also write a JUnit XML report to FILE
     #[arg(long, value_name = "FILE")]
     junit: Option<PathBuf>,
+
+    /// Also write a report to FILE as one HTML page: the failures first, and of each run its steps
+    /// and the traces of its pods
+    #[arg(long, value_name = "FILE")]
+    html: Option<PathBuf>,
 
     /// Keep the clusters running, with all their files, after their scenarios until Ctrl-C
     #[arg(long)]
@@ -114,6 +119,11 @@ pub(crate) fn run(args: TestArgs) -> anyhow::Result<ExitCode> {
     let options = SuiteOptions {
         program: std::env::current_exe().context("failed to find the program's own file")?,
         junit: args.junit,
+        html: args.html.map(|file| HtmlOptions {
+            file,
+            facts: page::circumstances(page::files(&args.paths)),
+            traces: trace::html::sections,
+        }),
         keep: args.keep,
         seed: args.seed,
         repeat: args.repeat,

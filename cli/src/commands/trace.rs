@@ -1,6 +1,9 @@
 //! `trace`: prints the way of a pod as a waterfall.
 
+pub(crate) mod html;
+
 use std::{
+    path::PathBuf,
     process::ExitCode,
     time::{Duration, SystemTime},
 };
@@ -51,7 +54,7 @@ pub(crate) struct TraceArgs {
 enum TraceSubject {
     /// Show the trace of a pod: each step of its start and of its deletion, with its duration
     #[command(
-        after_help = "Examples:\n  podplane trace pod web-0\n  podplane trace pod web-0 -o json"
+        after_help = "Examples:\n  podplane trace pod web-0\n  podplane trace pod web-0 -o json\n  podplane trace pod web-0 --html trace.html"
     )]
     Pod(PodArgs),
 }
@@ -68,6 +71,10 @@ struct PodArgs {
     /// Print in this format
     #[arg(short, long, value_enum, default_value_t, value_name = "FORMAT")]
     output: TraceFormat,
+
+    /// Also write the traces to FILE as one HTML page
+    #[arg(long, value_name = "FILE")]
+    html: Option<PathBuf>,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
@@ -84,6 +91,7 @@ pub(crate) fn run(args: TraceArgs, global: &GlobalOptions) -> anyhow::Result<Exi
         pod,
         namespace,
         output,
+        html,
     }) = args.of;
     let request = match Journey::creation(&pod) {
         Some(_) => GetPodTraceRequest {
@@ -98,6 +106,11 @@ pub(crate) fn run(args: TraceArgs, global: &GlobalOptions) -> anyhow::Result<Exi
     };
     block_on(async {
         let answer = settled(global, request).await?;
+        if let Some(file) = html {
+            let source = format!("the API server at {}", global.server()?);
+            let page = html::report(answer.clone(), source)?;
+            output::page::write(&file, &page.html())?;
+        }
         match output {
             TraceFormat::Text => text(answer)?,
             TraceFormat::Json => output::json(&document(answer)?)?,
@@ -201,21 +214,27 @@ impl PrintedTrace {
     }
 
     fn print(&self, width: usize) -> anyhow::Result<()> {
-        let begun = self.spans.iter().map(|span| span.start_unix_nano).min();
-        let begun = Timestamp::from_nanosecond(begun.unwrap_or_default().into());
-        output::line(format_args!("from {:.3}", begun.unwrap_or_default()))?;
+        output::line(format_args!("from {}", self.begin()))?;
         for line in waterfall::lines(&self.spans, width) {
             output::text(line)?;
         }
-        let links = self.spans.iter().filter(|span| span.parent == 0);
-        for link in links.flat_map(|root| &root.links) {
-            output::text(format_args!("asked for by span {link}"))?;
-        }
-        if self.dropped_spans > 0 {
-            let count = self.dropped_spans;
-            output::line(format_args!("{count} steps in between are not kept"))?;
-        }
-        Ok(())
+        self.remarks().try_for_each(output::text)
+    }
+
+    /// The time of the first step.
+    fn begin(&self) -> String {
+        let begun = self.spans.iter().map(|span| span.start_unix_nano).min();
+        let begun = Timestamp::from_nanosecond(begun.unwrap_or_default().into());
+        format!("{:.3}", begun.unwrap_or_default())
+    }
+
+    /// Remarks on the trace as a whole.
+    fn remarks(&self) -> impl Iterator<Item = String> {
+        let roots = self.spans.iter().filter(|span| span.parent == 0);
+        let links = roots.flat_map(|root| &root.links);
+        let links = links.map(|link| format!("asked for by span {link}"));
+        let dropped = Some(self.dropped_spans).filter(|count| *count > 0);
+        links.chain(dropped.map(|count| format!("{count} steps in between are not kept")))
     }
 }
 

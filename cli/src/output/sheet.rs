@@ -1,5 +1,7 @@
 //! The sheets of `describe`: aligned keys and values, with sections and tables.
 
+mod blocks;
+
 use std::fmt;
 
 use podplane_api::{printable, table::NONE};
@@ -23,6 +25,11 @@ enum SheetLine {
     Text {
         indent: usize,
         text: String,
+    },
+    Table {
+        indent: usize,
+        columns: Vec<&'static str>,
+        rows: Vec<Vec<String>>,
     },
 }
 
@@ -64,22 +71,19 @@ impl Sheet {
     pub(crate) fn table(&mut self, key: &str, columns: &[&'static str], rows: Vec<Vec<String>>) {
         self.section(key, |sheet| {
             if !rows.is_empty() {
-                let mut table = TextTable::new(columns.to_vec()).indented(2 * sheet.indent);
-                let text = table.rows(rows);
-                text.lines().for_each(|line| sheet.printable(line.into()));
+                sheet.lines.push(SheetLine::Table {
+                    indent: sheet.indent,
+                    columns: columns.to_vec(),
+                    rows,
+                });
             }
         });
     }
 
     fn text(&mut self, text: &str) {
-        self.printable(printable::line(text).into_owned());
-    }
-
-    /// Adds a line without control characters, except for its own colours.
-    fn printable(&mut self, text: String) {
         self.lines.push(SheetLine::Text {
             indent: self.indent,
-            text,
+            text: printable::line(text).into_owned(),
         });
     }
 
@@ -98,7 +102,7 @@ impl Sheet {
             SheetLine::Field {
                 indent: of, key, ..
             } if *of == indent => Some(key.chars().count()),
-            SheetLine::Field { .. } | SheetLine::Text { .. } => None,
+            SheetLine::Field { .. } | SheetLine::Text { .. } | SheetLine::Table { .. } => None,
         });
         // A colon and two spaces.
         keys.max().unwrap_or_default() + 3
@@ -108,7 +112,9 @@ impl Sheet {
 impl SheetLine {
     fn indent(&self) -> usize {
         match self {
-            Self::Field { indent, .. } | Self::Text { indent, .. } => *indent,
+            Self::Field { indent, .. } | Self::Text { indent, .. } | Self::Table { indent, .. } => {
+                *indent
+            }
         }
     }
 }
@@ -119,7 +125,18 @@ impl fmt::Display for Sheet {
         for (index, line) in self.lines.iter().enumerate() {
             match line {
                 SheetLine::Text { indent, text } => {
-                    write!(f, "{newline}{}{text}", "  ".repeat(*indent))?
+                    write!(f, "{newline}{}{text}", "  ".repeat(*indent))?;
+                }
+                SheetLine::Table {
+                    indent,
+                    columns,
+                    rows,
+                } => {
+                    let mut table = TextTable::new(columns.clone()).indented(2 * indent);
+                    for line in table.rows(rows.iter().cloned()).lines() {
+                        write!(f, "{newline}{}{line}", "  ".repeat(*indent))?;
+                        newline = "\n";
+                    }
                 }
                 SheetLine::Field {
                     indent,

@@ -622,6 +622,12 @@ impl Dump {
         self.world.nodes = nodes;
     }
 
+    /// The blocks of nodes, the pods with their addresses, and former blocks that may be in use.
+    #[must_use]
+    pub const fn world(&self) -> &World {
+        &self.world
+    }
+
     /// The network that the cluster seems to have.
     #[must_use]
     pub fn network(&self) -> &NetworkKind {

@@ -27,16 +27,36 @@ const TICK: Duration = Duration::from_millis(100);
 pub(crate) struct Console {
     /// `None` where lines cannot change, because standard output or error is not a terminal.
     bars: Option<MultiProgress>,
+    /// The bar of several runs, below their lines.
+    total: Option<ProgressBar>,
     /// True to narrate runs.
     narrates: bool,
 }
 
 impl Console {
-    pub(crate) fn new(narrates: bool) -> Self {
+    /// The console for a number of runs.
+    pub(crate) fn new(narrates: bool, runs: usize) -> Self {
         let is_terminal = std::io::stderr().is_terminal() && std::io::stdout().is_terminal();
+        let bars = is_terminal.then(MultiProgress::new);
+        let total = bars.as_ref().filter(|_| runs > 1).map(|bars| {
+            let total = bars.add(ProgressBar::new(runs.try_into().unwrap_or(u64::MAX)));
+            style(
+                &total,
+                "{spinner} runs [{bar:24}] {pos} of {len} ({elapsed})",
+            );
+            total
+        });
         Self {
-            bars: is_terminal.then(MultiProgress::new),
+            bars,
+            total,
             narrates,
+        }
+    }
+
+    /// Removes the bar of all runs. Called when all have ended.
+    pub(crate) fn all_ended(&self) {
+        if let Some(total) = &self.total {
+            total.finish_and_clear();
         }
     }
 
@@ -59,14 +79,13 @@ impl Console {
             self.line(&format!("=== {} ===\n{about}\n", job.title));
         }
         let bar = self.bars.as_ref().map(|bars| {
-            let bar = bars.add(ProgressBar::new_spinner());
-            if let Ok(style) =
-                ProgressStyle::with_template("{spinner} {prefix}  {wide_msg} {elapsed}")
-            {
-                bar.set_style(style);
-            }
+            let bar = ProgressBar::new_spinner();
+            let bar = match &self.total {
+                Some(total) => bars.insert_before(total, bar),
+                None => bars.add(bar),
+            };
             bar.set_prefix(job.title.clone());
-            bar.enable_steady_tick(TICK);
+            style(&bar, "{spinner} {prefix}  {wide_msg} ({elapsed})");
             bar
         });
         ProgressLine {
@@ -79,6 +98,9 @@ impl Console {
 
     /// Prints the end of a run.
     pub(crate) fn ended(&self, report: &RunReport) {
+        if let Some(total) = &self.total {
+            total.inc(1);
+        }
         let RunReport {
             job,
             outcome,
@@ -175,7 +197,7 @@ fn headline(report: &RunReport) -> Option<String> {
 }
 
 /// Returns the command line that repeats this run alone.
-fn again(job: &Job) -> String {
+pub(crate) fn again(job: &Job) -> String {
     let mut line = format!(
         "podplane test {} --seed {}",
         job.case.file.display(),
@@ -314,6 +336,15 @@ impl Drop for ProgressLine<'_> {
             bars.remove(bar);
         }
     }
+}
+
+/// Sets the template of a changing line, and lets it turn.
+fn style(bar: &ProgressBar, template: &str) {
+    // The templates are constants, and valid.
+    if let Ok(style) = ProgressStyle::with_template(template) {
+        bar.set_style(style.progress_chars("=> "));
+    }
+    bar.enable_steady_tick(TICK);
 }
 
 pub(crate) fn seconds(time: Duration) -> String {

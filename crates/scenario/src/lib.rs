@@ -15,6 +15,7 @@ mod console;
 mod document;
 mod fields;
 pub mod format;
+mod html;
 mod invariants;
 mod junit;
 mod load;
@@ -30,7 +31,9 @@ mod stage;
 mod suite;
 #[cfg(test)]
 mod tests;
+mod traces;
 
+pub use html::HtmlOptions;
 pub use load::{Catalog, Values, load};
 pub use plan::{Parameter, PlannedCase};
 pub use problem::{Position, Problem};

@@ -22,6 +22,7 @@ use std::{
 use anyhow::{Context as _, Result};
 use futures::FutureExt as _;
 use podplane_ipam::invariants::Violation;
+use podplane_proto::trace::GetPodTraceResponse;
 use podplane_test_cluster::{
     Program,
     recording::{self, Recorder},
@@ -37,6 +38,7 @@ use crate::{
     plan::PlannedCase,
     problem::Position,
     stage::{ScenarioCluster, data_dir},
+    traces,
 };
 
 /// The number of characters of a run's title in the name of its directory.
@@ -64,6 +66,8 @@ pub(crate) struct RunSettings {
     /// failed.
     pub(crate) output: PathBuf,
     pub(crate) keep_output: bool,
+    /// True to collect the traces of pods at the end of each run.
+    pub(crate) traces: bool,
     pub(crate) cancel: CancellationToken,
 }
 
@@ -77,6 +81,8 @@ pub(crate) struct RunReport {
     pub(crate) took: Duration,
     /// Texts about what is left of the run, and how to use it.
     pub(crate) left: Vec<String>,
+    /// The traces of its pods, if the settings want them.
+    pub(crate) traces: Vec<GetPodTraceResponse>,
     /// The cluster, if it keeps running.
     pub(crate) kept: Option<KeptCluster>,
 }
@@ -91,6 +97,7 @@ impl RunReport {
             timings: Vec::new(),
             took: Duration::ZERO,
             left: Vec::new(),
+            traces: Vec::new(),
             kept: None,
         }
     }
@@ -115,6 +122,8 @@ impl KeptCluster {
 pub(crate) struct StepReport {
     pub(crate) title: String,
     pub(crate) took: Duration,
+    /// The output of its commands, and what its expectations found.
+    pub(crate) said: Vec<String>,
 }
 
 #[derive(Debug)]
@@ -216,6 +225,10 @@ async fn run_on_cluster(
     };
     let outcome = until_cancelled(played, &settings.cancel).await;
     let outcome = outcome.unwrap_or_else(|ended| ended);
+    if settings.traces && matches!(outcome, RunOutcome::Passed | RunOutcome::Failed(_)) {
+        track.doing("collecting the traces of pods");
+        report.traces = traces::of_pods(&stage.cluster).await;
+    }
     if settings.keep && !matches!(outcome, RunOutcome::Broken(_) | RunOutcome::Interrupted) {
         return (outcome, Some(stage));
     }
@@ -274,8 +287,12 @@ async fn run_steps(
                     title = format!("{title} ({note})");
                 }
                 track.did(number, case.steps.len(), step, &title, took, &done.said);
-                report.steps.push(StepReport { title, took });
                 report.timings.extend(done.timing);
+                report.steps.push(StepReport {
+                    title,
+                    took,
+                    said: done.said,
+                });
             }
             Err(why) => {
                 track.failed(step);

@@ -17,6 +17,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{
     console::{Console, seconds},
+    html::{self, HtmlOptions},
     junit,
     plan::PlannedCase,
     runner::{self, Job, KeptCluster, RunOutcome, RunReport, RunSettings},
@@ -29,6 +30,8 @@ pub struct SuiteOptions {
     pub program: PathBuf,
     /// The file for a JUnit report.
     pub junit: Option<PathBuf>,
+    /// The page for people.
+    pub html: Option<HtmlOptions>,
     /// True to keep the clusters running until `cancel`.
     pub keep: bool,
     /// The seed of all random choices; `None` takes the scenario's, or a new one.
@@ -71,6 +74,7 @@ pub async fn run(
     let SuiteOptions {
         program,
         junit,
+        html,
         keep,
         seed,
         repeat,
@@ -84,16 +88,21 @@ pub async fn run(
         Some(name) => Some((report_file(&name, &cases)?, name)),
         None => None,
     };
-    let console = Console::new(narrate);
+    let html = match html {
+        Some(options) => Some((report_file(&options.file, &cases)?, options)),
+        None => None,
+    };
     let seed_of_all = seed.unwrap_or_else(|| u64::from(rand::random::<u32>()));
     let setting = RunSettings {
         program: Program::at(program)?,
         keep,
         keep_output: output.is_some(),
+        traces: html.is_some(),
         output: output.unwrap_or_else(|| std::env::temp_dir().join("podplane-test")),
         cancel: cancel.clone(),
     };
     let number = cases.len() * repeat.get();
+    let console = Console::new(narrate, number);
     if !narrate {
         console.line(&format!(
             "{number} run{}, {} at once, seed {seed_of_all}",
@@ -130,6 +139,7 @@ pub async fn run(
     });
     let ended = stream::iter(each).buffer_unordered(jobs.get());
     let mut reports: Vec<(usize, RunReport)> = ended.collect().await;
+    console.all_ended();
     reports.sort_by_key(|(index, _)| *index);
     let mut reports: Vec<RunReport> = reports.into_iter().map(|(_, report)| report).collect();
     if !narrate {
@@ -139,6 +149,11 @@ pub async fn run(
         let text = junit::xml(&reports, begun.elapsed())?;
         file.write_all(text.as_bytes())
             .with_context(|| format!("failed to write {}", name.display()))?;
+    }
+    if let Some((mut file, options)) = html {
+        let page = html::page(&reports, begun.elapsed(), &options);
+        file.write_all(page.as_bytes())
+            .with_context(|| format!("failed to write {}", options.file.display()))?;
     }
     let verdict = verdict(&reports, &cancel);
     let kept: Vec<_> = reports

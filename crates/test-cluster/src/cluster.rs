@@ -10,12 +10,15 @@ use std::{
 };
 
 use podplane_api::core::{Node, Pod};
-use podplane_client::{Channel, Client, Endpoint, ListParams, endpoint};
+use podplane_client::{ApiError, Channel, Client, Endpoint, ListParams, endpoint};
 use podplane_cluster::data_dir::DataDir;
 use podplane_ipam::invariants::{self, Violation, World};
 use podplane_proto::cluster::{
     AddNodeRequest, GetStatusRequest, GetStatusResponse, RebootNodeRequest, RemoveNodeRequest,
     RestartRequest, cluster_service_client::ClusterServiceClient,
+};
+use podplane_proto::trace::{
+    GetPodTraceRequest, GetPodTraceResponse, trace_service_client::TraceServiceClient,
 };
 
 use crate::{
@@ -190,6 +193,27 @@ impl Cluster {
     pub async fn nodes(&self) -> Result<Vec<Node>> {
         let nodes = self.client.all::<Node>();
         Ok(nodes.list(&ListParams::default()).await?.items)
+    }
+
+    /// Returns the traces of a pod, present or gone, as far as they have come to the API server.
+    ///
+    /// # Errors
+    ///
+    /// [`ClusterError::Api`] if the API server does not answer, or knows of no such pod.
+    pub async fn trace(&self, namespace: &str, name: &str) -> Result<GetPodTraceResponse> {
+        let socket = DataDir::layout(self.data_dir()).apiserver_socket();
+        let endpoint: Endpoint = format!("unix:{}", socket.display()).parse()?;
+        let channel = endpoint::channel(&endpoint)?;
+        let request = GetPodTraceRequest {
+            namespace: namespace.to_owned(),
+            name: name.to_owned(),
+            uid: String::new(),
+        };
+        let mut traces = TraceServiceClient::new(channel).max_decoding_message_size(usize::MAX);
+        let answer = traces.get_pod_trace(request).await;
+        Ok(answer
+            .map_err(|status| ApiError::from(&status))?
+            .into_inner())
     }
 
     /// Waits until `enough` returns true for the pods, for at most [`crate::DEADLINE`], and returns

@@ -18,6 +18,7 @@ use super::AuditArgs;
 use crate::{
     any_cluster::{AnyClusterFlags, list},
     global::{GlobalOptions, block_on},
+    progress::Progress,
 };
 
 /// The number of objects requested at once; kubectl's number.
@@ -32,27 +33,31 @@ pub(super) fn read(
     flags: &ControllerFlags,
     global: &GlobalOptions,
     keep: DumpScope,
+    progress: &Progress,
 ) -> anyhow::Result<Dump> {
     let mut collector = DumpCollector::new(keep);
     match &args.cluster {
         _ if !args.files.is_empty() => {
             for file in &args.files {
-                match from_file(file, &mut collector) {
+                match from_file(file, &mut collector, progress) {
                     // One of several files may contain nothing for the audit.
                     Err(error) if args.files.len() > 1 && is_not_a_dump(&error) => {
                         let file = file.display();
-                        anstream::eprintln!(
+                        progress.done(&format!(
                             "note: {file} has no nodes, pods or objects of networks"
-                        );
+                        ));
                     }
                     done => done?,
                 }
             }
+            progress.work("comparing the addresses");
             let dump = collector.finish(flags);
             complete(&dump)?;
             return Ok(dump);
         }
-        cluster if cluster.is_given() => collector = block_on(from_cluster(cluster, keep))?,
+        cluster if cluster.is_given() => {
+            collector = block_on(from_cluster(cluster, keep, progress))?
+        }
         _ => block_on(from_server(global, &mut collector)).map_err(|error| global.locate(error))?,
     }
     Ok(collector.finish(flags))
@@ -76,15 +81,26 @@ fn is_not_a_dump(error: &anyhow::Error) -> bool {
     matches!(error.downcast_ref(), Some(InputError::NoDump))
 }
 
-fn from_file(file: &Path, collector: &mut DumpCollector) -> anyhow::Result<()> {
+/// Reads a file; `-` is standard input.
+pub(crate) fn from_file(
+    file: &Path,
+    collector: &mut DumpCollector,
+    progress: &Progress,
+) -> anyhow::Result<()> {
     if file == Path::new("-") {
+        progress.bytes("reading standard input", None);
         return collector
-            .read(io::stdin().lock())
+            .read(progress.counted(io::stdin().lock()))
             .context("failed to read standard input");
     }
     let name_it = || format!("failed to read {}", file.display());
     let opened = File::open(file).with_context(name_it)?;
-    collector.read(opened).with_context(name_it)
+    let about = opened.metadata().with_context(name_it)?;
+    let total = about.is_file().then_some(about.len());
+    progress.bytes(&format!("reading {}", file.display()), total);
+    collector
+        .read(progress.counted(opened))
+        .with_context(name_it)
 }
 
 /// Reads podplane's own server. It also knows the draining blocks: an address outside of its node's
@@ -121,19 +137,24 @@ async fn from_server(global: &GlobalOptions, collector: &mut DumpCollector) -> a
 pub(crate) async fn from_cluster(
     flags: &AnyClusterFlags,
     keep: DumpScope,
+    progress: &Progress,
 ) -> anyhow::Result<DumpCollector> {
-    match read_cluster(flags, keep).await {
+    match read_cluster(flags, keep, progress).await {
         Ok(collector) => Ok(collector),
         Err(error) => Err(flags.name_missing_rules(error, NEEDED).await),
     }
 }
 
-async fn read_cluster(flags: &AnyClusterFlags, keep: DumpScope) -> anyhow::Result<DumpCollector> {
+async fn read_cluster(
+    flags: &AnyClusterFlags,
+    keep: DumpScope,
+    progress: &Progress,
+) -> anyhow::Result<DumpCollector> {
     let (client, server) = cluster(flags).await?;
     // When the last pages of a large cluster are read, the server may already have compacted the
     // revision of the first.
-    match from_pages(&client, &server, keep).await {
-        Err(error) if is_expired(&error) => from_pages(&client, &server, keep)
+    match from_pages(&client, &server, keep, progress).await {
+        Err(error) if is_expired(&error) => from_pages(&client, &server, keep, progress)
             .await
             .map_err(|error| {
                 if is_expired(&error) {
@@ -163,14 +184,17 @@ async fn from_pages(
     client: &kube::Client,
     server: &str,
     keep: DumpScope,
+    progress: &Progress,
 ) -> anyhow::Result<DumpCollector> {
     let mut collector = DumpCollector::new(keep);
     for path in ["/api/v1/nodes", "/api/v1/pods"] {
+        progress.doing(&format!("reading {path} of {server}"));
         let name_it = || format!("failed to list {path} of {server}");
         all_pages(client, path, &mut collector)
             .await
             .with_context(name_it)?;
     }
+    progress.doing(&format!("reading the objects of networks of {server}"));
     for path in OF_NETWORKS {
         let Err(error) = all_pages(client, path, &mut collector).await else {
             continue;
@@ -183,7 +207,7 @@ async fn from_pages(
             continue;
         }
         let unread = unread(path, &error);
-        anstream::eprintln!("warning: {unread}: the audit is incomplete");
+        progress.done(&format!("warning: {unread}: the audit is incomplete"));
         collector.miss(unread);
     }
     Ok(collector)
@@ -284,6 +308,7 @@ mod tests {
     use podplane_audit::{ExpectedBlocks, audit};
 
     use super::*;
+    use crate::progress::PlainLines;
 
     /// The answer of a cluster with Cilium and without Calico, to a user that may list only nodes
     /// and pods.
@@ -333,7 +358,8 @@ mod tests {
         let server = format!("http://{}", listener.local_addr().unwrap());
         thread::spawn(move || serve(&listener));
         let client = kube::Client::try_from(Config::new(server.parse().unwrap())).unwrap();
-        let collector = from_pages(&client, &server, DumpScope::Fields)
+        let progress = Progress::with_lines("", PlainLines::Never);
+        let collector = from_pages(&client, &server, DumpScope::Fields, &progress)
             .await
             .unwrap();
         let dump = collector.finish(&ControllerFlags::default());

@@ -1,8 +1,9 @@
 //! `plan --from`: recommends ranges to add to those of a live cluster.
 
-use std::{fs::File, io, path::Path, process::ExitCode};
+mod html;
 
-use anyhow::Context as _;
+use std::process::ExitCode;
+
 use ipnet::IpNet;
 use podplane_audit::{
     ControllerFlags, Dump, DumpCollector, DumpScope, ExpectationSource, ExpectedBlocks, LiveRange,
@@ -18,9 +19,10 @@ use serde_json::{Value, json};
 
 use super::{PlanArgs, PlanFormat, integer};
 use crate::{
-    commands::audit::source::from_cluster,
+    commands::audit::source::{from_cluster, from_file},
     global::block_on,
     output::{self, sheet::Sheet},
+    progress::{PlainLines, Progress},
     report::{UnusableInput, UsageError},
 };
 
@@ -57,6 +59,7 @@ pub(super) fn run(args: &PlanArgs) -> anyhow::Result<ExitCode> {
     }
     contradiction(&expected, &live).map_err(UsageError)?;
     let plan = LivePlan::new(args, &live);
+    html::write(args, &plan, &dump)?;
     match args.output {
         PlanFormat::Table => output::line(plan.sheet(&dump))?,
         PlanFormat::Json => output::json(&plan.as_json(&dump))?,
@@ -98,21 +101,19 @@ fn contradiction(expected: &ExpectedBlocks, live: &LiveRanges) -> Result<(), Str
 }
 
 fn read(args: &PlanArgs, flags: &ControllerFlags) -> anyhow::Result<Dump> {
+    let progress = Progress::with_lines(
+        "reading",
+        match args.output {
+            PlanFormat::Table => PlainLines::IfSlow,
+            PlanFormat::Json => PlainLines::Never,
+        },
+    );
     let mut collector = match args.cluster.is_given() {
-        true => block_on(from_cluster(&args.cluster, DumpScope::Fields))?,
+        true => block_on(from_cluster(&args.cluster, DumpScope::Fields, &progress))?,
         false => DumpCollector::new(DumpScope::Fields),
     };
     for file in &args.from {
-        let name_it = || format!("failed to read {}", file.display());
-        if file == Path::new("-") {
-            collector
-                .read(io::stdin().lock())
-                .context("failed to read standard input")?;
-        } else {
-            collector
-                .read(File::open(file).with_context(name_it)?)
-                .with_context(name_it)?;
-        }
+        from_file(file, &mut collector, &progress)?;
     }
     let dump = collector.finish(flags);
     let (nodes, pods) = dump.counts();
@@ -239,7 +240,7 @@ impl<'a> LivePlan<'a> {
         (nodes, per_node, pods)
     }
 
-    fn sheet(&self, dump: &Dump) -> String {
+    fn sheet(&self, dump: &Dump) -> Sheet {
         let mut sheet = Sheet::default();
         let network = dump.network();
         sheet.field("Network", format!("{}: {}", network.name, network.reason));
@@ -305,7 +306,7 @@ impl<'a> LivePlan<'a> {
         }
         sheet.field("How to add one", self.live.how.clone());
         sheet.fields("Warnings", self.warnings());
-        sheet.to_string()
+        sheet
     }
 
     fn as_json(&self, dump: &Dump) -> Value {

@@ -2,7 +2,7 @@
 //! time.
 //!
 //! Consecutive spans that failed in the same way are one line. Pure: takes spans and a width,
-//! returns lines.
+//! returns lines; or rows, for other forms.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -35,9 +35,7 @@ pub fn lines(spans: &[ReceivedSpan], width: usize) -> Vec<String> {
     let Some((from, until)) = extent(spans) else {
         return Vec::new();
     };
-    let tree = SpanTree::new(spans);
-    let mut rows = Vec::new();
-    tree.rows(&tree.roots, &mut Vec::new(), &mut rows);
+    let rows = rows(spans);
     let width = width.max(MIN_WIDTH);
     let columns = Columns::for_rows(&rows, width, from, until);
     let mut lines = vec![columns.heading()];
@@ -45,6 +43,14 @@ pub fn lines(spans: &[ReceivedSpan], width: usize) -> Vec<String> {
         lines.extend(columns.lines(row, width));
     }
     lines
+}
+
+/// The rows for the spans of one trace, in any order: children after their parents.
+pub fn rows(spans: &[ReceivedSpan]) -> Vec<WaterfallRow<'_>> {
+    let tree = SpanTree::new(spans);
+    let mut rows = Vec::new();
+    tree.rows(&tree.roots, &mut Vec::new(), &mut rows);
+    rows
 }
 
 /// The duration in three digits and a suitable unit.
@@ -61,7 +67,8 @@ pub fn duration(nanos: u64) -> String {
     }
 }
 
-fn extent(spans: &[ReceivedSpan]) -> Option<(u64, u64)> {
+/// The first start and the last end, in nanoseconds; `None` without spans.
+pub fn extent(spans: &[ReceivedSpan]) -> Option<(u64, u64)> {
     let from = spans.iter().map(|span| span.start_unix_nano).min()?;
     let until = spans.iter().map(|span| span.end_unix_nano).max()?;
     Some((from, until))
@@ -74,9 +81,11 @@ struct SpanTree<'a> {
     parts: BTreeMap<u64, Vec<&'a ReceivedSpan>>,
 }
 
-/// A line: one span, or several similar ones.
-struct WaterfallRow<'a> {
+/// A row: one span, or several similar ones.
+#[derive(Clone, Debug)]
+pub struct WaterfallRow<'a> {
     indent: String,
+    depth: usize,
     spans: Vec<&'a ReceivedSpan>,
 }
 
@@ -131,6 +140,7 @@ impl<'a> SpanTree<'a> {
             let parts = group.last().map_or(&[][..], |last| self.parts(last));
             rows.push(WaterfallRow {
                 indent,
+                depth: open.len(),
                 spans: group,
             });
             open.push(!is_last);
@@ -162,24 +172,45 @@ impl<'a> SpanTree<'a> {
 }
 
 impl WaterfallRow<'_> {
-    fn name(&self) -> String {
-        let Self { indent, spans } = self;
-        let name = spans.first().map_or("", |span| &span.name);
-        match spans.len() {
-            0 | 1 => format!("{indent}{name}"),
-            count => format!("{indent}{name} ×{count}"),
+    /// The level below the root, which has 0.
+    pub fn depth(&self) -> usize {
+        self.depth
+    }
+
+    /// The spans: one, or several similar ones, by their start.
+    pub fn spans(&self) -> &[&ReceivedSpan] {
+        &self.spans
+    }
+
+    /// The name of the step, and how many there are if not one.
+    pub fn name(&self) -> String {
+        let name = self.spans.first().map_or("", |span| &span.name);
+        match self.spans.len() {
+            0 | 1 => name.to_owned(),
+            count => format!("{name} ×{count}"),
         }
     }
 
-    fn process(&self) -> String {
+    /// The name behind its indent.
+    fn indented(&self) -> String {
+        format!("{}{}", self.indent, self.name())
+    }
+
+    /// Returns true if the step failed.
+    pub fn is_failed(&self) -> bool {
+        self.spans.iter().any(|span| span.error.is_some())
+    }
+
+    /// The process, with its node.
+    pub fn process(&self) -> String {
         self.spans
             .first()
             .map(|span| span.process())
             .unwrap_or_default()
     }
 
-    /// The attributes and the error, for the end of the line.
-    fn note(&self) -> String {
+    /// The error and the attributes that people look for.
+    pub fn note(&self) -> String {
         let Some(last) = self.spans.last() else {
             return String::new();
         };
@@ -201,7 +232,8 @@ impl WaterfallRow<'_> {
         parts.join("  ")
     }
 
-    fn nanos(&self) -> u64 {
+    /// The time of all its spans, in nanoseconds.
+    pub fn nanos(&self) -> u64 {
         let each = self.spans.iter();
         each.map(|span| span.end_unix_nano - span.start_unix_nano)
             .fold(0, u64::saturating_add)
@@ -225,7 +257,7 @@ struct Columns {
 impl Columns {
     fn for_rows(rows: &[WaterfallRow<'_>], width: usize, from: u64, until: u64) -> Self {
         let (name, process) = (
-            widest(rows, WaterfallRow::name),
+            widest(rows, WaterfallRow::indented),
             widest(rows, WaterfallRow::process),
         );
         // Notes take the columns that bars leave free.
@@ -264,7 +296,7 @@ impl Columns {
         let Self { name, process, .. } = *self;
         let line = format!(
             "{:name$}  {:process$}  ▕{}▏ {:>DURATION$}",
-            row.name(),
+            row.indented(),
             row.process(),
             self.bar(&row.spans),
             duration(row.nanos()),

@@ -1,0 +1,228 @@
+//! The audit as a page to hand out: findings, map, repair.
+
+use podplane_audit::{
+    AuditReport, Code, Dump, ExpectedBlocks, Finding, Repair, RepairError, Severity,
+};
+use podplane_map::{AddressSpace, Network, NetworkRole, PodRule, Scene, SpaceParts, svg};
+use podplane_report::{
+    Block, Cell, Column, Count, Figure, Report, Row, Section, Table, Tone, map_figure,
+};
+
+use super::{AuditArgs, forms};
+use crate::output::page;
+
+/// The parts of the page.
+pub(super) struct AuditPage<'a> {
+    pub(super) args: &'a AuditArgs,
+    pub(super) dump: &'a Dump,
+    pub(super) expected: &'a ExpectedBlocks,
+    pub(super) report: &'a AuditReport,
+    pub(super) repair: Result<Repair, RepairError>,
+}
+
+impl AuditPage<'_> {
+    /// The whole page.
+    pub(super) fn report(&self) -> Report {
+        let summary = &self.report.summary;
+        let count = |severity: Severity| {
+            let number = forms::number(summary, severity);
+            Count {
+                tone: if number == 0 {
+                    Tone::Neutral
+                } else {
+                    tone(severity)
+                },
+                number: number.to_string(),
+                of: match number {
+                    1 => severity.to_string(),
+                    _ => plural(severity).to_owned(),
+                },
+            }
+        };
+        let lines = forms::summary_lines(summary);
+        Report {
+            title: "Audit of addresses".into(),
+            counts: Severity::ALL.into_iter().rev().map(count).collect(),
+            facts: page::circumstances(self.source()),
+            sections: vec![
+                Section::new("summary", "Summary", vec![Block::List(lines)]),
+                self.findings(),
+                self.map(),
+                self.repair_section(),
+                self.checks(),
+            ],
+        }
+    }
+
+    fn source(&self) -> String {
+        let AuditArgs { files, cluster, .. } = self.args;
+        match files.is_empty() {
+            false => page::files(files),
+            true if cluster.is_given() => "a live cluster".into(),
+            true => "the running podplane cluster".into(),
+        }
+    }
+
+    /// A section for each code, the worst first.
+    fn findings(&self) -> Section {
+        let findings = &self.report.findings;
+        // Findings come by severity and code.
+        let groups = findings.chunk_by(|a, b| (a.severity, a.code) == (b.severity, b.code));
+        let mut blocks: Vec<Block> = groups.filter_map(of_code).map(Block::Section).collect();
+        if blocks.is_empty() {
+            let incomplete = if self.report.is_complete() {
+                ""
+            } else {
+                ", as far as could be read"
+            };
+            blocks.push(Block::Notice(
+                Tone::Good,
+                format!("Nothing was found{incomplete}."),
+            ));
+        }
+        Section::new("findings", "Findings", blocks)
+    }
+
+    fn map(&self) -> Section {
+        let block = match self.figure() {
+            Some(figure) => Block::Figure(Box::new(figure)),
+            None => Block::Paragraph(
+                "A map needs blocks of nodes or --cluster-cidr, and there are none.".into(),
+            ),
+        };
+        Section::new("map", "Map of the address space", vec![block])
+    }
+
+    fn figure(&self) -> Option<Figure> {
+        // Only a node or an owner without a name is refused, and a dump has none.
+        let mut parts = SpaceParts::of_world(self.dump.world()).ok()?;
+        let of_role = |role, cidrs: &[ipnet::IpNet]| -> Vec<Network> {
+            let networks = cidrs.iter();
+            let networks = networks.map(|cidr| Network::new(role, cidr.trunc(), ""));
+            networks.flatten().collect()
+        };
+        parts.networks = of_role(NetworkRole::Pods, &self.expected.ranges);
+        parts.infer_pod_networks();
+        let services = self.expected.services.as_slice();
+        parts
+            .networks
+            .extend(of_role(NetworkRole::Services, services));
+        // Where the audit does not expect a pod's address in a block of its node, the map does not.
+        let checks = &self.report.summary.checks;
+        let check = checks.get(Code::PodOutsideBlock.as_str());
+        if check.is_some_and(|check| check.starts_with("off")) {
+            parts.rule = PodRule::Anywhere;
+        }
+        let space = AddressSpace::new(parts);
+        let network = space.networks().first()?;
+        let scene = Scene::new(&space, network, network.cidr(), svg::limits()).ok()?;
+        let caption = format!("The addresses of {}", network.cidr());
+        Some(map_figure("address-space", &caption, &scene))
+    }
+
+    fn repair_section(&self) -> Section {
+        let blocks = match &self.repair {
+            Err(error) => vec![Block::Notice(
+                Tone::Caution,
+                format!("No repair can be written: {error}."),
+            )],
+            Ok(repair) if repair.is_empty() => vec![Block::Paragraph(format!(
+                "No node, block or pod has to be changed for findings of {} or above.",
+                self.args.fail_on
+            ))],
+            Ok(repair) => self.runbook(repair),
+        };
+        Section::new("repair", "Repair", blocks)
+    }
+
+    fn runbook(&self, repair: &Repair) -> Vec<Block> {
+        let mut blocks = vec![Block::Notice(
+            Tone::Neutral,
+            "Nothing has been changed. podplane audit --repair DIR writes this runbook and its files to a directory.".into(),
+        )];
+        let files = repair.files(&super::repair::command(self.args));
+        let (runbooks, manifests): (Vec<_>, Vec<_>) = files
+            .into_iter()
+            .partition(|(name, _)| name.ends_with(".md"));
+        blocks.extend(runbooks.into_iter().map(|(_, text)| Block::Markdown(text)));
+        blocks.extend(manifests.into_iter().map(|(name, text)| Block::Folded {
+            summary: name,
+            blocks: vec![Block::Preformatted(text)],
+        }));
+        blocks
+    }
+
+    /// The rules, and whether they could be checked.
+    fn checks(&self) -> Section {
+        let checks = &self.report.summary.checks;
+        let row = |code: Code| {
+            let check = checks.get(code.as_str()).cloned().unwrap_or_default();
+            let tone = match check.starts_with("incomplete") {
+                true => Tone::Caution,
+                false => Tone::Neutral,
+            };
+            Row::new(vec![
+                Cell::Code(code.to_string()),
+                Cell::Text(code.meaning().to_owned()),
+                Cell::Toned(tone, check),
+            ])
+        };
+        let table = Table {
+            caption: String::new(),
+            columns: ["Rule", "Finds", "Check"].map(Column::text).into(),
+            rows: Code::ALL.map(row).into(),
+        };
+        Section::new("checks", "Checks", vec![Block::Table(table)])
+    }
+}
+
+/// The findings of one code and severity.
+fn of_code(findings: &[Finding]) -> Option<Section> {
+    let Finding { code, severity, .. } = findings.first()?;
+    let row = |finding: &Finding| Row {
+        id: Some(format!("{code}-finding")),
+        cells: vec![
+            Cell::Text(finding.message.clone()),
+            Cell::Lines(finding.objects.clone()),
+        ],
+    };
+    let remedies = forms::remedies(findings).into_iter();
+    let remedies = remedies.map(|(_, remedy)| remedy.to_owned());
+    Some(Section {
+        id: code.to_string(),
+        title: code.to_string(),
+        mark: Some((
+            tone(*severity),
+            match findings.len() {
+                1 => format!("1 {severity}"),
+                count => format!("{count} {}", plural(*severity)),
+            },
+        )),
+        blocks: vec![
+            Block::Paragraph(code.meaning().to_owned()),
+            Block::Table(Table {
+                caption: String::new(),
+                columns: ["Finding", "Objects"].map(Column::text).into(),
+                rows: findings.iter().map(row).collect(),
+            }),
+            Block::Paragraph("What to do:".into()),
+            Block::List(remedies.collect()),
+        ],
+    })
+}
+
+const fn tone(severity: Severity) -> Tone {
+    match severity {
+        Severity::Info => Tone::Neutral,
+        Severity::Warning => Tone::Caution,
+        Severity::Error => Tone::Bad,
+    }
+}
+
+const fn plural(severity: Severity) -> &'static str {
+    match severity {
+        Severity::Info => "infos",
+        Severity::Warning => "warnings",
+        Severity::Error => "errors",
+    }
+}

@@ -1,0 +1,113 @@
+//! Bars in parts: how much of each whole is what.
+
+use maud::{Markup, html};
+
+use super::{Drawing, WIDTH, fitted, pixel};
+
+const ROW: f64 = 30.0;
+const BAR: f64 = 20.0;
+/// The left edge of the bars, their right edge, and that of the values.
+const BARS: f64 = 200.0;
+const BARS_END: f64 = 740.0;
+const VALUE: f64 = WIDTH - 8.0;
+const LEGEND_TOP: f64 = 10.0;
+const KEY: f64 = 14.0;
+
+/// Bars in parts, all of the same scale.
+#[derive(Clone, Debug, Default)]
+pub struct Bars {
+    /// The meaning of the parts.
+    pub legend: Vec<(PartStyle, String)>,
+    /// The bars.
+    pub bars: Vec<Bar>,
+}
+
+/// A bar.
+#[derive(Clone, Debug, Default)]
+pub struct Bar {
+    /// Its name.
+    pub label: String,
+    /// Its parts from the left.
+    pub parts: Vec<BarPart>,
+    /// Its value in words.
+    pub value: String,
+}
+
+/// A part of a bar.
+#[derive(Clone, Debug)]
+pub struct BarPart {
+    /// Its meaning.
+    pub style: PartStyle,
+    /// Its size, as a share of the longest bar.
+    pub share: f64,
+    /// Its meaning and size in words.
+    pub text: String,
+}
+
+/// The look of a part.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PartStyle {
+    /// The subject of the chart.
+    Main,
+    /// A loss.
+    Lost,
+    /// Kept for something else.
+    Kept,
+    /// The remainder.
+    Rest,
+}
+
+impl PartStyle {
+    const fn class(self) -> &'static str {
+        match self {
+            Self::Main => "c-bar c-main",
+            Self::Lost => "c-bar c-lost",
+            Self::Kept => "c-bar c-kept",
+            Self::Rest => "c-bar c-rest",
+        }
+    }
+}
+
+impl Bars {
+    pub(crate) fn drawing(&self) -> Drawing {
+        let rows = |top| std::iter::successors(Some(top), |top| Some(top + ROW));
+        let legend = rows(LEGEND_TOP);
+        let top = legend.clone().nth(self.legend.len()).unwrap_or(LEGEND_TOP);
+        let tops = rows(top + 6.0);
+        let height = tops.clone().nth(self.bars.len()).unwrap_or(top) + 6.0;
+        let shapes = html! {
+            @for ((style, text), top) in self.legend.iter().zip(legend) {
+                rect class=(style.class()) x="1" y=(top) width=(KEY) height=(KEY) {}
+                text x=(KEY + 10.0) y=(top + 12.0) { (fitted(text, WIDTH - KEY - 10.0)) }
+            }
+            @for (bar, top) in self.bars.iter().zip(tops) { (drawn(bar, top)) }
+        };
+        Drawing { height, shapes }
+    }
+}
+
+fn drawn(bar: &Bar, top: f64) -> Markup {
+    let Bar {
+        label,
+        parts,
+        value,
+    } = bar;
+    let mut left = BARS;
+    let mut placed = Vec::new();
+    for part in parts {
+        let width = (BARS_END - BARS) * part.share.clamp(0.0, 1.0);
+        placed.push((left, width, part));
+        left += width;
+    }
+    html! {
+        g {
+            text x="0" y=(top + 15.0) { (fitted(label, BARS - 8.0)) }
+            @for (left, width, BarPart { style, text, .. }) in placed {
+                rect class=(style.class()) x=(pixel(left)) y=(top) width=(pixel(width)) height=(BAR) {
+                    title { (text) }
+                }
+            }
+            text.c-value x=(VALUE) y=(top + 15.0) { (value) }
+        }
+    }
+}

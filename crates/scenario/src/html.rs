@@ -1,0 +1,193 @@
+//! Runs as a page to hand out: failures first, each with its steps and the traces of its pods.
+
+use std::{path::PathBuf, time::Duration};
+
+use anyhow::Result;
+use podplane_proto::trace::GetPodTraceResponse;
+use podplane_report::{Block, Cell, Column, Count, Fact, Report, Row, Section, Table, Tone};
+
+use crate::{
+    console::{again, described, seconds},
+    narration,
+    plan::PlannedStep,
+    runner::{RunOutcome, RunReport, StepReport},
+};
+
+/// The page, and the form of the traces in it, which the program has for its other reports.
+#[derive(Clone, Debug)]
+pub struct HtmlOptions {
+    /// The file.
+    pub file: PathBuf,
+    /// The circumstances of the runs, for the head of the page.
+    pub facts: Vec<Fact>,
+    /// Returns the traces of one pod as sections.
+    pub traces: fn(GetPodTraceResponse) -> Result<Vec<Section>>,
+}
+
+/// Returns the page of all runs.
+pub(crate) fn page(reports: &[RunReport], took: Duration, options: &HtmlOptions) -> String {
+    let mut order: Vec<&RunReport> = reports.iter().collect();
+    order.sort_by_key(|report| rank(&report.outcome));
+    let counts = ALL.map(|word| {
+        let outcomes = reports.iter().map(|report| &report.outcome);
+        let number = outcomes.filter(|outcome| mark(outcome).1 == word).count();
+        (word, number)
+    });
+    let counts = counts.into_iter();
+    let counts = counts.filter(|(word, number)| *number > 0 || *word == PASSED);
+    let count = |(word, number): (&str, usize)| Count {
+        tone: match word {
+            PASSED => Tone::Good,
+            _ => Tone::Bad,
+        },
+        number: number.to_string(),
+        of: word.to_owned(),
+    };
+    let mut facts = options.facts.clone();
+    facts.push(Fact::new("Took", seconds(took)));
+    let report = Report {
+        title: "Test of scenarios".into(),
+        counts: counts.map(count).collect(),
+        facts,
+        sections: order.into_iter().map(|run| section(run, options)).collect(),
+    };
+    report.html()
+}
+
+const PASSED: &str = "passed";
+/// The words of all outcomes, as [`mark`] returns them.
+const ALL: [&str; 5] = [
+    PASSED,
+    "failed",
+    "could not be run",
+    "interrupted",
+    "not begun",
+];
+
+const fn mark(outcome: &RunOutcome) -> (Tone, &'static str) {
+    match outcome {
+        RunOutcome::Passed => (Tone::Good, PASSED),
+        RunOutcome::Failed(_) => (Tone::Bad, "failed"),
+        RunOutcome::Broken(_) => (Tone::Bad, "could not be run"),
+        RunOutcome::Interrupted => (Tone::Caution, "interrupted"),
+        RunOutcome::NotBegun => (Tone::Caution, "not begun"),
+    }
+}
+
+/// The place in the page: what needs a look comes first.
+const fn rank(outcome: &RunOutcome) -> u8 {
+    match outcome {
+        RunOutcome::Failed(_) => 0,
+        RunOutcome::Broken(_) => 1,
+        RunOutcome::Interrupted | RunOutcome::NotBegun => 2,
+        RunOutcome::Passed => 3,
+    }
+}
+
+fn section(report: &RunReport, options: &HtmlOptions) -> Section {
+    let RunReport {
+        job,
+        outcome,
+        steps: _,
+        timings,
+        took,
+        left,
+        traces,
+        kept: _,
+    } = report;
+    let mut facts = vec![
+        Fact::new("File", job.case.file.display().to_string()),
+        Fact::new("Seed", job.seed.to_string()),
+        Fact::new("Took", seconds(*took)),
+    ];
+    let timings = timings.iter();
+    facts.extend(timings.map(|(name, took)| Fact::new(name, seconds(*took))));
+    let about = job.case.description.iter().cloned();
+    let mut blocks: Vec<Block> = about.map(Block::Paragraph).collect();
+    match outcome {
+        RunOutcome::Failed(failure) => {
+            let title = format!("Step {}, {}, failed.", failure.step, failure.title);
+            blocks.push(Block::Notice(Tone::Bad, title));
+            blocks.push(Block::Preformatted(described(report, failure)));
+            facts.push(Fact::new("Again", again(job)));
+        }
+        RunOutcome::Broken(why) => {
+            blocks.push(Block::Notice(Tone::Bad, "It could not be run.".into()));
+            blocks.push(Block::Preformatted(why.clone()));
+            facts.push(Fact::new("Again", again(job)));
+        }
+        RunOutcome::Passed | RunOutcome::Interrupted | RunOutcome::NotBegun => {}
+    }
+    blocks.push(Block::Facts(facts));
+    blocks.push(Block::Table(steps(report)));
+    if !left.is_empty() {
+        blocks.push(Block::List(left.clone()));
+    }
+    blocks.extend(traces.iter().map(|trace| trace_block(trace, options)));
+    let (tone, word) = mark(outcome);
+    Section {
+        mark: Some((tone, word.to_owned())),
+        ..Section::new(&*job.title, &*job.title, blocks)
+    }
+}
+
+/// All steps of the scenario, those that were not reached included.
+fn steps(report: &RunReport) -> Table {
+    let failed = match &report.outcome {
+        RunOutcome::Failed(failure) => Some(failure.step),
+        _ => None,
+    };
+    let steps = report.job.case.steps.iter().zip(1..);
+    let row = |(step, number): (&PlannedStep, usize)| {
+        let done = report.steps.get(number - 1);
+        let (tone, word) = match done {
+            Some(_) => (Tone::Good, "done"),
+            None if failed == Some(number) => (Tone::Bad, "failed"),
+            None => (Tone::Neutral, "not reached"),
+        };
+        let kind = if narration::is_claim(step) {
+            "expectation"
+        } else {
+            "action"
+        };
+        let commands = narration::commands(&step.action).into_iter();
+        let commands = commands.map(|command| format!("$ {command}"));
+        let said = done.into_iter().flat_map(|done| done.said.iter().cloned());
+        let said = said.filter(|text| !text.is_empty());
+        let title = done.map_or(&step.title, |done| &done.title);
+        Row {
+            id: Some(format!("{}-step-{number}", report.job.title)),
+            cells: vec![
+                Cell::Text(format!("{number}. {title}")),
+                Cell::Text(kind.into()),
+                Cell::Mark(tone, word.into()),
+                Cell::Text(done.map_or_else(String::new, |StepReport { took, .. }| seconds(*took))),
+                Cell::Lines(commands.chain(said).collect()),
+            ],
+        }
+    };
+    Table {
+        caption: "Steps".into(),
+        columns: vec![
+            Column::text("Step"),
+            Column::text("Kind"),
+            Column::text("Result"),
+            Column::number("Took"),
+            Column::text("Commands and findings"),
+        ],
+        rows: steps.map(row).collect(),
+    }
+}
+
+fn trace_block(trace: &GetPodTraceResponse, options: &HtmlOptions) -> Block {
+    let blocks = match (options.traces)(trace.clone()) {
+        Ok(sections) => sections.into_iter().map(Block::Section).collect(),
+        Err(error) => vec![Block::Paragraph(format!(
+            "The trace cannot be read: {error:#}"
+        ))],
+    };
+    Block::Folded {
+        summary: format!("Trace of pod {}/{}", trace.namespace, trace.name),
+        blocks,
+    }
+}

@@ -1,0 +1,252 @@
+//! The pages that commands write with `--html`: of an audit of story B's duplicates, of a plan, of
+//! a test run, and of a trace in a live cluster.
+
+use std::{fs, path::Path};
+
+use anyhow::{Context as _, Result};
+use podplane_test_page::Page;
+use podplane_tests::{
+    Cluster, Network, builder,
+    programs::{ProgramOutput, finish, podplane},
+};
+use serde_json::json;
+use tempfile::TempDir;
+
+/// A directory for pages.
+struct Pages(TempDir);
+
+impl Pages {
+    fn new() -> Result<Self> {
+        Ok(Self(tempfile::tempdir()?))
+    }
+
+    fn file(&self, name: &str) -> String {
+        self.0.path().join(name).display().to_string()
+    }
+
+    /// Runs `podplane`, which writes a page that is sound.
+    fn written(&self, args: &[&str]) -> Result<(ProgramOutput, Page)> {
+        let file = self.file("page.html");
+        let mut command = podplane(args);
+        command.args(["--html", &file]).env("TMPDIR", self.0.path());
+        let done = finish(&mut command);
+        let text = fs::read_to_string(&file).with_context(|| format!("{done:?}"))?;
+        let page = Page::read(&text);
+        page.assert_sound();
+        Ok((done, page))
+    }
+}
+
+/// A dump among the test data of the audit.
+fn dump(name: &str) -> String {
+    let data = Path::new(env!("CARGO_MANIFEST_DIR")).join("../crates/audit/tests/data");
+    data.join(name).display().to_string()
+}
+
+fn texts(page: &Page, element: &str) -> Vec<String> {
+    page.all(element).map(|each| each.text()).collect()
+}
+
+/// What kubectl prints of a cluster after story B's change of the mask: two nodes have one block,
+/// and two of their pods one address.
+fn duplicates(pages: &Pages) -> Result<String> {
+    let node = |name: &str, block: &str| {
+        json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": name},
+            "spec": {"podCIDR": block, "podCIDRs": [block]}})
+    };
+    let pod = |name: &str, node: &str, ip: &str| {
+        json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"namespace": "default", "name": name},
+            "spec": {"nodeName": node, "containers": [{"name": "c", "image": "pause"}]},
+            "status": {"phase": "Running", "podIP": ip, "podIPs": [{"ip": ip}]}})
+    };
+    let list = json!({"apiVersion": "v1", "kind": "List", "items": [
+        node("worker1", "10.244.7.0/24"),
+        node("worker2", "10.244.8.0/24"),
+        node("worker289", "10.244.7.0/24"),
+        pod("api-0", "worker1", "10.244.7.2"),
+        pod("api-1", "worker289", "10.244.7.2"),
+        pod("web-0", "worker1", "10.244.7.3"),
+        pod("web-1", "worker2", "10.244.8.2"),
+    ]});
+    let file = pages.file("dump.json");
+    fs::write(&file, list.to_string())?;
+    Ok(file)
+}
+
+#[test]
+fn audit_writes_findings_map_and_repair() -> Result<()> {
+    let pages = Pages::new()?;
+    let dump = duplicates(&pages)?;
+    let args = ["audit", &dump, "--cluster-cidr", "10.244.0.0/16"];
+    let (done, page) = pages.written(&[&args[..], &["-o", "json"]].concat())?;
+    assert_eq!(done.code, Some(1), "{done:?}");
+    assert_eq!(done.stderr, "", "nothing but the report");
+    let report: serde_json::Value = serde_json::from_str(&done.stdout)?;
+    let cells = texts(&page, "td");
+    let findings = report["findings"].as_array().context("findings")?;
+    assert!(!findings.is_empty());
+    for finding in findings {
+        let message = finding["message"].as_str().context("a message")?;
+        assert!(
+            cells.iter().any(|cell| cell.starts_with(message)),
+            "{message}"
+        );
+    }
+    for id in ["findings", "duplicate-pod-cidr", "map", "repair"] {
+        assert!(page.ids().iter().any(|each| each == id), "{id}");
+    }
+    let map = page.within("figure", "svg").next().context("a map")?;
+    assert!(map.text().contains("duplicate"), "{}", map.text());
+    let commands = texts(&page, "code");
+    assert!(
+        commands
+            .iter()
+            .any(|line| line.starts_with("kubectl cordon")),
+        "{commands:?}"
+    );
+
+    let dir = pages.file("repair");
+    let repair = finish(&mut podplane([&args[..], &["--repair", &dir]].concat()));
+    assert_eq!(repair.code, Some(1), "{repair:?}");
+    let manifests = texts(&page, "pre");
+    for entry in fs::read_dir(dir)? {
+        let path = entry?.path();
+        if path
+            .extension()
+            .is_some_and(|extension| extension == "yaml")
+        {
+            assert!(
+                manifests.contains(&fs::read_to_string(path)?),
+                "{manifests:?}"
+            );
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn audit_says_why_there_is_no_repair() -> Result<()> {
+    let pages = Pages::new()?;
+    let (done, page) = pages.written(&["audit", &duplicates(&pages)?])?;
+    assert_eq!(done.code, Some(1), "{done:?}");
+    let notices = texts(&page, "p");
+    let reason = "No repair can be written: missing --cluster-cidr";
+    assert!(
+        notices.iter().any(|text| text.starts_with(reason)),
+        "{notices:?}"
+    );
+    Ok(())
+}
+
+#[test]
+fn plan_writes_a_page_and_a_picture() -> Result<()> {
+    let pages = Pages::new()?;
+    let svg = pages.file("plan.svg");
+    let line = [
+        "plan", "--nodes", "100", "--growth", "20%/year", "--svg", &svg,
+    ];
+    let (done, page) = pages.written(&line)?;
+    assert_eq!(done.code, Some(0), "{done:?}");
+    assert_eq!(page.all("figure").count(), 2, "the growth, and a range");
+    let shown = page.text();
+    for field in ["Pods in all", "First limit", "Blocks used up"] {
+        assert!(
+            done.stdout.contains(field) && shown.contains(field),
+            "{field}"
+        );
+    }
+    let picture = fs::read_to_string(svg)?;
+    assert!(
+        picture.starts_with("<svg") && picture.contains("used up in"),
+        "{picture}"
+    );
+
+    let dump = dump("networks/calico-faults.yaml");
+    let (live, page) = pages.written(&["plan", "--from", &dump])?;
+    assert!(matches!(live.code, Some(0 | 1)), "{live:?}");
+    assert_eq!(page.all("figure").count(), 1);
+    Ok(())
+}
+
+/// One scenario passes, the other fails.
+const SCENARIO: &str = "
+name: two
+cluster: {nodes: 1, network: ledger}
+matrix: {pods: [1, 2]}
+steps:
+- name: a pod <b>
+  apply:
+    apiVersion: v1
+    kind: Pod
+    metadata: {name: web}
+    spec: {containers: [{name: c, image: pause}]}
+- name: it runs
+  wait:
+    within: 60s
+    expect:
+    - {count: pods, where: 'object.status.phase == \"Running\"', equals: 1}
+- name: there are as many
+  expect:
+  - {count: pods, equals: '${pods}'}
+";
+
+#[test]
+fn test_writes_failures_first_with_traces() -> Result<()> {
+    let pages = Pages::new()?;
+    let scenario = pages.file("two.yaml");
+    fs::write(&scenario, SCENARIO)?;
+    let (done, page) = pages.written(&["test", &scenario])?;
+    assert_eq!(done.code, Some(1), "{done:?}");
+    let headings = texts(&page, "h2");
+    let runs: Vec<_> = headings
+        .iter()
+        .filter(|text| text.starts_with("two["))
+        .collect();
+    let [failed, passed] = runs.as_slice() else {
+        panic!("{headings:?}")
+    };
+    assert!(
+        failed.contains("pods=2") && failed.contains("failed"),
+        "{failed}"
+    );
+    assert!(
+        passed.contains("pods=1") && passed.contains("passed"),
+        "{passed}"
+    );
+    let cells = texts(&page, "td");
+    assert!(
+        cells.iter().any(|cell| cell.starts_with("1. a pod <b>")),
+        "{cells:?}"
+    );
+    let traces = texts(&page, "summary");
+    let traces = traces
+        .iter()
+        .filter(|text| *text == "Trace of pod default/web");
+    assert_eq!(traces.count(), 2);
+    let bars = texts(&page, "svg");
+    assert!(
+        bars.iter().all(|steps| steps.contains("RunPodSandbox")),
+        "{bars:?}"
+    );
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn trace_writes_the_steps_that_it_prints() -> Result<()> {
+    let Some(cluster) = Cluster::up(builder(Network::Ledger).nodes(1)).await? else {
+        return Ok(());
+    };
+    cluster.podplane("run web --wait").ok();
+    let pages = Pages::new()?;
+    let data = cluster.data_dir().display().to_string();
+    let (done, page) = pages.written(&["trace", "pod", "web", "--data-dir", &data])?;
+    assert_eq!(done.code, Some(0), "{done:?}");
+    let figure = page.all("figure").next().context("a waterfall")?;
+    let cells = texts(&figure, "td");
+    for step in ["create", "bind", "RunPodSandbox", "status Running"] {
+        assert!(done.stdout.contains(step), "{}", done.stdout);
+        assert!(cells.iter().any(|cell| cell == step), "{step}: {cells:?}");
+    }
+    cluster.finish().await?;
+    Ok(())
+}
