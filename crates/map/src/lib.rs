@@ -9,7 +9,8 @@
 //! 2. [`View`] draws one prefix of a network on a grid, along a Hilbert curve, or as a list of the
 //!    used prefixes where there are too many addresses for a picture. [`Scene`] adds the other
 //!    networks beside it.
-//! 3. [`svg::picture`] and [`TextGrid`] are the canvases. [`AddressDetail`] is all about one address.
+//! 3. [`svg::picture`] and [`TextGrid`] are the canvases. [`AddressDetail`] is all about one
+//!    address.
 //!
 //! [`NodeTopology`] is another picture: the links, routes and pods of one node.
 //!

@@ -351,8 +351,8 @@ fn symbols(cell: &Cell) -> [char; 2] {
     [cell.dominant.letter(), fill]
 }
 
-/// The weight and colours of a character in a terminal. Its `Display` is the sequence that changes to
-/// it from any other.
+/// The weight and colours of a character in a terminal. Its `Display` is the sequence that changes
+/// to it from any other.
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
 struct Look {
     is_bold: bool,

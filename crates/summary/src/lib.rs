@@ -33,6 +33,7 @@ pub use documents::{
     BlockRow, ClusterChanges, ClusterSummary, NetworkRow, NodeRow, PodCounts, StreamDocument,
 };
 pub use findings::{Finding, FindingRule, FindingSeverity, MOST_FINDINGS};
+pub use networks::infer_nodes;
 pub use pod::PodFacts;
 pub use query::{AddressQuery, AddressesRequest, MapQuery, MapRequest, QueryError};
 pub use scene::{BlockRef, CellChanges, MapChange, MapScene};

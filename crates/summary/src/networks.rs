@@ -27,7 +27,7 @@ pub(crate) fn infer_pods(networks: &mut Vec<Network>, blocks: &[NodeBlock]) {
 
 /// Adds the network around the nodes' addresses for each family, where it is narrow enough and
 /// apart from all other networks.
-pub(crate) fn infer_nodes(networks: &mut Vec<Network>, addresses: impl Iterator<Item = IpAddr>) {
+pub fn infer_nodes(networks: &mut Vec<Network>, addresses: impl Iterator<Item = IpAddr>) {
     let addresses: Vec<IpAddr> = addresses.collect();
     for (family, shortest) in [(Family::V4, SHORTEST_V4), (Family::V6, SHORTEST_V6)] {
         let of_family = addresses

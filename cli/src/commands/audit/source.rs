@@ -76,7 +76,8 @@ fn is_not_a_dump(error: &anyhow::Error) -> bool {
     matches!(error.downcast_ref(), Some(InputError::NoDump))
 }
 
-fn from_file(file: &Path, collector: &mut DumpCollector) -> anyhow::Result<()> {
+/// Reads one file; `-` is standard input.
+pub(crate) fn from_file(file: &Path, collector: &mut DumpCollector) -> anyhow::Result<()> {
     if file == Path::new("-") {
         return collector
             .read(io::stdin().lock())
@@ -183,7 +184,7 @@ async fn from_pages(
             continue;
         }
         let unread = unread(path, &error);
-        anstream::eprintln!("warning: {unread}: the audit is incomplete");
+        anstream::eprintln!("warning: {unread}: the result is incomplete");
         collector.miss(unread);
     }
     Ok(collector)

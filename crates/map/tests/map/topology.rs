@@ -111,6 +111,6 @@ fn each_pod_is_connected_to_its_bridge() {
         assert_eq!(ends[port.as_str()], "cni0");
     }
     assert_eq!(ends["pod default/alone"], "vethptp");
-    assert!(!ends.contains_key("vethptp"), "it is no port of a bridge");
+    assert!(!ends.contains_key("vethptp"), "not a port of a bridge");
     assert!(!ends.contains_key("pod default/lost<script>"));
 }
