@@ -380,7 +380,8 @@ impl NodeBlock {
         }
     }
 
-    /// The first and last address for pods, the gateway possibly among them; `None`: all.
+    /// The first and last address for pods, the gateway possibly among them; `None` if pods get none,
+    /// as of host-local's blocks of one or two addresses.
     pub(crate) fn usable(&self) -> Option<(IpAddr, IpAddr)> {
         match &self.layout {
             BlockLayout::HostLocal => {
@@ -391,7 +392,7 @@ impl NodeBlock {
                 };
                 Some((gateway, last))
             }
-            BlockLayout::Whole => None,
+            BlockLayout::Whole => Some((self.cidr.network(), self.cidr.broadcast())),
             BlockLayout::Range { first, last, .. } => Some((*first, *last)),
         }
     }

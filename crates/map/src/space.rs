@@ -367,7 +367,7 @@ impl AddressSpace {
                 BlockState::Assigned | BlockState::Foreign | BlockState::Unowned => {
                     live.push(whole);
                     let range = block.usable();
-                    usable.push(range.map_or(whole, |(first, last)| (number(first), number(last))));
+                    usable.extend(range.map(|(first, last)| (number(first), number(last))));
                 }
                 BlockState::Draining | BlockState::Held | BlockState::Quarantined => {
                     withheld.push(whole);

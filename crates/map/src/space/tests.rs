@@ -43,6 +43,7 @@ fn states_follow_holders_and_blocks() {
             ("10.0.4.0/24", BlockState::Quarantined, ""),
             ("10.0.5.0/24", BlockState::Reserved, ""),
             ("10.0.6.0/24", BlockState::Held, "gone"),
+            ("10.0.7.8/31", BlockState::Assigned, "tiny"),
         ],
         &[
             ("10.0.1.5", pod("default/one", "a")),
@@ -77,6 +78,8 @@ fn states_follow_holders_and_blocks() {
         ("10.0.3.200", Withheld),
         ("10.0.4.1", Withheld),
         ("10.0.5.1", Reserved),
+        ("10.0.7.8", Reserved),
+        ("10.0.7.9", Reserved),
         ("10.0.9.1", Unassigned),
     ] {
         let ip = ip.parse().unwrap();
@@ -87,7 +90,7 @@ fn states_follow_holders_and_blocks() {
     assert_eq!(counts.total(), 65_536);
     assert_eq!(counts.of(Duplicate), 2);
     assert_eq!(counts.of(Gateway), 2);
-    assert_eq!(counts.of(Reserved), 4 + 256);
+    assert_eq!(counts.of(Reserved), 4 + 256 + 2);
     let faults: Vec<_> = space.faults(&all).map(|record| record.state).collect();
     assert_eq!(faults, [Duplicate, Duplicate, Outside, Orphaned]);
 }

@@ -65,7 +65,8 @@ fn of_dump(dump: &Dump) -> Result<SpaceParts, SpaceError> {
         parts.rule = PodRule::Anywhere;
     }
     for node in dump.nodes() {
-        for ip in &node.addresses {
+        // Nodes in ledger mode all have the same one.
+        for ip in node.addresses.iter().filter(|ip| !ip.is_loopback()) {
             let name = node.name.clone();
             parts
                 .claims

@@ -11,7 +11,6 @@ use podplane_client::{ApiError, Client, Reason};
 use podplane_cluster::data_dir::DataDir;
 use podplane_ipam::parse_cidr;
 use podplane_map::SpaceParts;
-use podplane_proto::ipam::Block;
 use podplane_summary::Cluster;
 
 use super::{StatedRanges, dump};
@@ -31,7 +30,7 @@ pub(super) async fn of_server(
     cluster.set_cluster_cidrs(&cluster_cidrs(global, ranges));
     all(&client, |node: Node| cluster.apply_node(&node)).await?;
     all(&client, |pod: Pod| cluster.apply_pod(&pod)).await?;
-    add_records(&client, &mut cluster).await?;
+    add_records(&client, &mut cluster, ApiError::is_not_found).await?;
     let mut parts = cluster.space_parts();
     ranges.add_to(&mut parts)?;
     Ok(parts)
@@ -59,7 +58,10 @@ pub(super) async fn of_any_cluster(
     let mut parts = dump::of_collector(collector, ranges)?;
     let client = Client::over_rest(flags.config().await?)?;
     let mut cluster = Cluster::new(PodIpResource::default());
-    add_records(&client, &mut cluster).await?;
+    // Nodes and pods were read, so a server without an answer has no such kind: over REST the client
+    // cannot tell these apart.
+    let is_unserved = |error: &ApiError| error.is_not_found() || error.is_unavailable();
+    add_records(&client, &mut cluster, is_unserved).await?;
     let records = cluster.space_parts();
     // A record says more about a block than the Node object does.
     parts.blocks.retain(|block| {
@@ -78,36 +80,42 @@ pub(super) async fn of_any_cluster(
     Ok(parts)
 }
 
+/// Tells that the server does not know a kind.
+type IsUnserved = fn(&ApiError) -> bool;
+
 /// Adds ranges, Services and records of blocks. Without the right to read some of them, or where
-/// the server does not know them, the map is without them, and a note says so.
-async fn add_records(client: &Client, cluster: &mut Cluster) -> anyhow::Result<()> {
-    let ranges = all(client, |object: ClusterCIDR| {
-        cluster.apply_cluster_cidr(&object)
-    })
-    .await;
-    optional::<ClusterCIDR, _>(ranges)?;
-    let ranges = all(client, |object: ServiceCIDR| {
-        cluster.apply_service_cidr(&object)
-    })
-    .await;
-    optional::<ServiceCIDR, _>(ranges)?;
-    let services = all(client, |service: Service| cluster.apply_service(&service)).await;
-    optional::<Service, _>(services)?;
-    let blocks = client.blocks().list().await;
-    let blocks: Option<Vec<Block>> = unless_missing("node blocks", blocks.map(|list| list.blocks))?;
-    cluster.set_blocks(&blocks.unwrap_or_default());
+/// the server does not know them, the map is without them; a note names missing rights.
+async fn add_records(
+    client: &Client,
+    cluster: &mut Cluster,
+    is_unserved: IsUnserved,
+) -> anyhow::Result<()> {
+    let listed = all(client, |object: ClusterCIDR| {
+        cluster.apply_cluster_cidr(&object);
+    });
+    if_permitted(ClusterCIDR::PLURAL, listed.await, is_unserved)?;
+    let listed = all(client, |object: ServiceCIDR| {
+        cluster.apply_service_cidr(&object);
+    });
+    if_permitted(ServiceCIDR::PLURAL, listed.await, is_unserved)?;
+    let listed = all(client, |service: Service| cluster.apply_service(&service));
+    if_permitted(Service::PLURAL, listed.await, is_unserved)?;
+    let listed = client.blocks().list().await;
+    if let Some(list) = if_permitted("node blocks", listed, is_unserved)? {
+        cluster.set_blocks(&list.blocks);
+    }
     Ok(())
 }
 
-fn optional<K: Object, T>(listed: Result<T, ApiError>) -> Result<(), ApiError> {
-    unless_missing(K::PLURAL, listed).map(|_| ())
-}
-
-/// `None` if the server does not know the resource, or refuses to list it.
-fn unless_missing<T>(what: &str, listed: Result<T, ApiError>) -> Result<Option<T>, ApiError> {
+/// `None` if the server does not know the kind, or refuses to list it.
+fn if_permitted<T>(
+    what: &str,
+    listed: Result<T, ApiError>,
+    is_unserved: IsUnserved,
+) -> Result<Option<T>, ApiError> {
     match listed {
         Ok(found) => Ok(Some(found)),
-        Err(error) if error.is_not_found() => Ok(None),
+        Err(error) if is_unserved(&error) => Ok(None),
         Err(error) if error.reason == Reason::Forbidden => {
             anstream::eprintln!("note: the map is without {what}: you may not list them");
             Ok(None)
