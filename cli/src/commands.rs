@@ -19,6 +19,7 @@ pub(crate) mod get;
 pub(crate) mod health;
 pub(crate) mod kubeconfig;
 pub(crate) mod logs;
+pub(crate) mod map;
 pub(crate) mod node;
 mod node_run;
 pub(crate) mod ping;

@@ -12,6 +12,7 @@ mod global;
 mod kind;
 mod manifest;
 mod output;
+mod picture;
 mod pod_file;
 mod pods;
 mod progress;
@@ -28,8 +29,8 @@ use rustix::{fs::Mode, process::umask};
 use crate::{
     commands::{
         apply, audit, capacity, certs, cni, completion, create, delete, demo, describe, down, exec,
-        explain, get, health, kubeconfig, logs, node, ping, plan, plugins, replay, restart, run,
-        service, status, store, test, trace, up,
+        explain, get, health, kubeconfig, logs, map, node, ping, plan, plugins, replay, restart,
+        run, service, status, store, test, trace, up,
     },
     global::{GlobalArgs, GlobalOptions},
 };
@@ -84,6 +85,7 @@ enum Command {
 
     // Tools that need no cluster, or work on any.
     Audit(audit::AuditArgs),
+    Map(map::MapArgs),
     Plan(plan::PlanArgs),
     Capacity(capacity::CapacityArgs),
     Certs(certs::CertsArgs),
@@ -201,6 +203,7 @@ fn dispatch(command: Command, global: &GlobalOptions) -> anyhow::Result<ExitCode
         Command::Exec(args) => exec::run(args, global),
         Command::Demo(args) => demo::run(args, global),
         Command::Audit(args) => audit::run(args, global),
+        Command::Map(args) => map::run(args, global),
         Command::Plan(args) => plan::run(&args),
         Command::Capacity(args) => capacity::run(&args, global),
         Command::Certs(args) => certs::run(args),

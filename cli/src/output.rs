@@ -39,8 +39,13 @@ pub(crate) fn line(line: impl fmt::Display) -> anyhow::Result<()> {
 
 /// The width of standard output in columns, if it is a terminal.
 pub(crate) fn terminal_width() -> Option<u16> {
+    terminal_size().map(|(columns, _)| columns)
+}
+
+/// The columns and rows of standard output, if it is a terminal that says them.
+pub(crate) fn terminal_size() -> Option<(u16, u16)> {
     let size = termios::tcgetwinsize(stdio::stdout()).ok()?;
-    Some(size.ws_col).filter(|columns| *columns > 0)
+    Some((size.ws_col, size.ws_row)).filter(|(columns, rows)| *columns > 0 && *rows > 0)
 }
 
 /// Prints text from a server or a file, without control characters that would drive the terminal.
@@ -55,13 +60,18 @@ pub(crate) fn bytes(bytes: &[u8]) -> anyhow::Result<()> {
 
 /// Prints JSON, indented as kubectl does.
 pub(crate) fn json(value: &Value) -> anyhow::Result<()> {
+    bytes(&json_text(value)?)
+}
+
+/// The text of JSON, indented as kubectl does.
+pub(crate) fn json_text(value: &Value) -> anyhow::Result<Vec<u8>> {
     let mut text = Vec::new();
     let indent = PrettyFormatter::with_indent(b"    ");
     value.serialize(&mut serde_json::Serializer::with_formatter(
         &mut text, indent,
     ))?;
     text.push(b'\n');
-    bytes(&text)
+    Ok(text)
 }
 
 /// Prints one document of YAML.

@@ -94,6 +94,7 @@ const GIVEN: &[(&str, &[&str])] = &[
         &["podplane up --nodes 2 --network kernel --wait", KUBECONFIG],
     ),
     ("docs/ipam-controller.md", &[UP, KUBECONFIG]),
+    ("docs/map.md", &[UP]),
     ("docs/node-blocks.md", &[UP]),
     ("docs/scheduler.md", &[UP]),
     ("docs/tour.md", &[UP, KUBECONFIG]),

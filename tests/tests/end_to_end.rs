@@ -35,6 +35,7 @@ mod kubernetes_client;
 mod leaders;
 mod limits;
 mod logs;
+mod map;
 mod metrics;
 mod node_agent;
 mod node_instances;

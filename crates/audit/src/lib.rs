@@ -15,6 +15,7 @@
 
 mod dump;
 mod expected;
+mod facts;
 mod finding;
 mod history;
 mod input;
@@ -30,6 +31,7 @@ mod unread;
 
 pub use dump::{Dump, DumpCollector, DumpScope, DumpedNode, WholeObject};
 pub use expected::{ControllerFlags, ExpectationSource, ExpectedBlocks, FlagsError};
+pub use facts::{NamedRange, SharedBlock};
 pub use finding::{Code, Finding, Severity};
 pub use history::{
     AddressCount, BindCounts, HistoryCounts, HistoryFinding, HistoryJudge, HistoryRule, NodeState,

@@ -77,7 +77,7 @@ fn count_within(sorted: &[u128], first: u128, last: u128) -> u128 {
 /// The states of addresses that nobody has, from the inside out. An address is in the first layer
 /// that contains it; outside of all layers it is unassigned.
 const LAYERS: [AddressState; 4] = [
-    // What nodes give to pods.
+    // The addresses that nodes give to pods.
     AddressState::Free,
     // The rest of their blocks: first and last addresses.
     AddressState::Reserved,

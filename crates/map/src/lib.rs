@@ -9,7 +9,10 @@
 //! 2. [`View`] draws one prefix of a network on a grid, along a Hilbert curve, or as a list of the
 //!    used prefixes where there are too many addresses for a picture. [`Scene`] adds the other
 //!    networks beside it.
-//! 3. [`svg::picture`] and [`TextGrid`] are the canvases.
+//! 3. [`svg::picture`] and [`TextGrid`] are the canvases. [`AddressDetail`] is all about one
+//!    address.
+//!
+//! [`NodeTopology`] is another picture: the links, routes and pods of one node.
 //!
 //! Sources of facts:
 //!
@@ -26,6 +29,7 @@
 #![warn(missing_docs)]
 
 mod curve;
+mod detail;
 mod index;
 mod overlap;
 mod palette;
@@ -36,11 +40,13 @@ mod space;
 mod state;
 pub mod svg;
 mod text;
+mod topology;
 mod view;
 mod words;
 mod world;
 
 pub use curve::Rect;
+pub use detail::{AddressDetail, BlockDetail};
 pub use overlap::{Overlap, OverlapPart};
 pub use palette::{Palette, Rgb};
 pub use parts::{
@@ -50,4 +56,8 @@ pub use scene::{Scene, SceneLimits};
 pub use space::{AddressRecord, AddressSpace, PodRule, SpaceParts};
 pub use state::{AddressState, StateCounts};
 pub use text::{ColorMode, InvalidTextSize, TextCell, TextGrid, TextSize, TextStyle};
+pub use topology::{
+    BoxRole, NodeLink, NodeRoute, NodeTopology, PodAttachment, PodInterface, TopologyBox,
+    TopologyLayout, TopologyLine,
+};
 pub use view::{BlockOutline, Cell, GridLimit, InvalidGridLimit, Layout, View, ViewError};

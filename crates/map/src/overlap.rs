@@ -69,13 +69,14 @@ impl fmt::Display for Overlap {
     }
 }
 
+/// A network or block of the input.
 #[derive(Clone, Copy)]
-enum Part<'a> {
+enum OverlapPartRef<'a> {
     Network(&'a Network),
     Block(&'a NodeBlock),
 }
 
-impl Part<'_> {
+impl OverlapPartRef<'_> {
     fn cidr(self) -> IpNet {
         match self {
             Self::Network(network) => network.cidr(),
@@ -110,7 +111,7 @@ impl Part<'_> {
             },
             (Self::Block(a), Self::Block(b)) => {
                 // A node may get its own former block again, and two former blocks may overlap.
-                // What is reserved is reported as the service range.
+                // A reserved block is reported as its service range.
                 let is_old = |block: &NodeBlock| block.state().is_withheld();
                 let is_reserved = |block: &NodeBlock| block.state() == BlockState::Reserved;
                 let is_same = a.node().is_some() && a.node() == b.node();
@@ -125,15 +126,17 @@ impl Part<'_> {
 ///
 /// Prefixes nest or are disjoint, so those around a prefix are a stack when all are in order.
 pub(crate) fn overlaps(networks: &[Network], blocks: &[NodeBlock]) -> Vec<Overlap> {
-    let mut parts: Vec<Part<'_>> = networks.iter().map(Part::Network).collect();
-    parts.extend(blocks.iter().map(Part::Block));
+    let mut parts: Vec<OverlapPartRef<'_>> = networks.iter().map(OverlapPartRef::Network).collect();
+    parts.extend(blocks.iter().map(OverlapPartRef::Block));
     parts.sort_by_key(|part| (part.cidr().network(), part.cidr().prefix_len()));
-    let mut around: Vec<Part<'_>> = Vec::new();
+    let mut around: Vec<OverlapPartRef<'_>> = Vec::new();
     let mut found = Vec::new();
     for part in parts {
-        let is_apart = |outer: &Part<'_>| bounds(&outer.cidr()).1 < bounds(&part.cidr()).0;
-        let is_other_family =
-            |outer: &Part<'_>| outer.cidr().max_prefix_len() != part.cidr().max_prefix_len();
+        let is_apart =
+            |outer: &OverlapPartRef<'_>| bounds(&outer.cidr()).1 < bounds(&part.cidr()).0;
+        let is_other_family = |outer: &OverlapPartRef<'_>| {
+            outer.cidr().max_prefix_len() != part.cidr().max_prefix_len()
+        };
         while around
             .last()
             .is_some_and(|outer| is_other_family(outer) || is_apart(outer))

@@ -102,7 +102,8 @@ impl Palette {
 mod tests {
     use super::*;
 
-    /// How people see linear RGB: Machado, Oliveira and Fernandes (2009), at full severity.
+    /// Linear RGB as each kind of vision has it: Machado, Oliveira and Fernandes (2009), at full
+    /// severity.
     const VISIONS: [(&str, [[f64; 3]; 3]); 4] = [
         (
             "normal",

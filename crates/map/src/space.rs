@@ -168,7 +168,7 @@ fn prefix_order(a: &IpNet, b: &IpNet) -> Ordering {
 }
 
 impl AddressSpace {
-    /// Sorts and indexes the facts. What is there twice counts once.
+    /// Sorts and indexes the facts. A fact that is there twice counts once.
     #[must_use]
     pub fn new(parts: SpaceParts) -> Self {
         let SpaceParts {
@@ -367,7 +367,7 @@ impl AddressSpace {
                 BlockState::Assigned | BlockState::Foreign | BlockState::Unowned => {
                     live.push(whole);
                     let range = block.usable();
-                    usable.push(range.map_or(whole, |(first, last)| (number(first), number(last))));
+                    usable.extend(range.map(|(first, last)| (number(first), number(last))));
                 }
                 BlockState::Draining | BlockState::Held | BlockState::Quarantined => {
                     withheld.push(whole);
@@ -508,187 +508,4 @@ fn is_live(holder: &Holder, claims: &[AddressClaim]) -> bool {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    const CLUSTER: NetworkRole = NetworkRole::Pods;
-
-    fn pod(name: &str, node: &str) -> Holder {
-        Holder::Pod {
-            name: name.into(),
-            node: Some(node.into()),
-        }
-    }
-
-    fn space(blocks: &[(&str, BlockState, &str)], claims: &[(&str, Holder)]) -> AddressSpace {
-        let blocks = blocks.iter().map(|(cidr, state, node)| {
-            let node = (!node.is_empty()).then_some(*node);
-            NodeBlock::parse(cidr, *state, node).unwrap()
-        });
-        let claims = claims
-            .iter()
-            .map(|(ip, holder)| AddressClaim::new(ip.parse().unwrap(), holder.clone()).unwrap());
-        AddressSpace::new(SpaceParts {
-            networks: vec![Network::parse(CLUSTER, "10.0.0.0/16", "").unwrap()],
-            blocks: blocks.collect(),
-            claims: claims.collect(),
-            ..SpaceParts::default()
-        })
-    }
-
-    #[test]
-    fn states_follow_holders_and_blocks() {
-        let sandbox = |name: &str, node: &str| Holder::Sandbox {
-            name: name.into(),
-            node: Some(node.into()),
-        };
-        let orphan = Holder::Orphan {
-            name: "0f2c".into(),
-            node: Some("a".into()),
-        };
-        let space = space(
-            &[
-                ("10.0.1.0/24", BlockState::Assigned, "a"),
-                ("10.0.2.0/24", BlockState::Assigned, "b"),
-                ("10.0.3.0/24", BlockState::Draining, "a"),
-                ("10.0.4.0/24", BlockState::Quarantined, ""),
-                ("10.0.5.0/24", BlockState::Reserved, ""),
-                ("10.0.6.0/24", BlockState::Held, "gone"),
-            ],
-            &[
-                ("10.0.1.5", pod("default/one", "a")),
-                ("10.0.1.5", sandbox("1", "a")),
-                ("10.0.1.6", pod("default/two", "a")),
-                ("10.0.1.6", pod("default/three", "b")),
-                ("10.0.1.7", pod("default/four", "b")),
-                ("10.0.1.8", orphan.clone()),
-                ("10.0.1.9", sandbox("9", "a")),
-                ("10.0.1.10", pod("default/five", "a")),
-                ("10.0.1.10", sandbox("10", "b")),
-                ("10.0.3.5", pod("default/six", "a")),
-                ("10.0.6.7", sandbox("default/seven", "gone")),
-                ("::ffff:10.0.2.2", pod("default/mapped", "b")),
-            ],
-        );
-        use AddressState::*;
-        for (ip, want) in [
-            ("10.0.1.5", Pod),
-            ("10.0.1.6", Duplicate),
-            ("10.0.1.7", Outside),
-            ("10.0.1.8", Orphaned),
-            ("10.0.1.9", Pod),
-            ("10.0.1.10", Duplicate),
-            ("10.0.3.5", Draining),
-            ("10.0.6.7", Draining),
-            ("10.0.2.2", Pod),
-            ("10.0.1.0", Reserved),
-            ("10.0.1.1", Gateway),
-            ("10.0.1.255", Reserved),
-            ("10.0.1.200", Free),
-            ("10.0.3.200", Withheld),
-            ("10.0.4.1", Withheld),
-            ("10.0.5.1", Reserved),
-            ("10.0.9.1", Unassigned),
-        ] {
-            let ip = ip.parse().unwrap();
-            assert_eq!(space.state(CLUSTER, ip), want, "{ip}");
-        }
-        let all = "10.0.0.0/16".parse().unwrap();
-        let counts = space.counts(CLUSTER, &all);
-        assert_eq!(counts.total(), 65_536);
-        assert_eq!(counts.of(Duplicate), 2);
-        assert_eq!(counts.of(Gateway), 2);
-        assert_eq!(counts.of(Reserved), 4 + 256);
-        let faults: Vec<_> = space.faults(&all).map(|record| record.state).collect();
-        assert_eq!(faults, [Duplicate, Duplicate, Outside, Orphaned]);
-    }
-
-    #[test]
-    fn pods_may_be_anywhere_where_the_network_has_an_ipam_of_its_own() {
-        let claim = AddressClaim::new("10.0.9.9".parse().unwrap(), pod("default/a", "a")).unwrap();
-        let parts = SpaceParts {
-            claims: vec![claim],
-            ..SpaceParts::default()
-        };
-        let at = |rule| {
-            let parts = SpaceParts {
-                rule,
-                ..parts.clone()
-            };
-            AddressSpace::new(parts).state(CLUSTER, "10.0.9.9".parse().unwrap())
-        };
-        assert_eq!(at(PodRule::InNodeBlock), AddressState::Outside);
-        assert_eq!(at(PodRule::Anywhere), AddressState::Pod);
-    }
-
-    #[test]
-    fn infers_the_networks_of_a_dump() {
-        let block = |cidr| NodeBlock::parse(cidr, BlockState::Assigned, Some("a")).unwrap();
-        let mut parts = SpaceParts {
-            blocks: vec![
-                block("10.0.1.0/24"),
-                block("10.0.6.0/24"),
-                block("fd00::/64"),
-            ],
-            ..SpaceParts::default()
-        };
-        parts.infer_pod_networks();
-        parts.infer_pod_networks();
-        let cidrs = parts
-            .networks
-            .iter()
-            .map(|network| network.cidr().to_string());
-        let cidrs: Vec<_> = cidrs.collect();
-        assert_eq!(cidrs, ["10.0.0.0/21", "fd00::/64"]);
-    }
-
-    #[test]
-    fn a_pod_of_an_unknown_node_may_be_in_any_block() {
-        let unknown = Holder::Pod {
-            name: "default/one".into(),
-            node: None,
-        };
-        let space = space(
-            &[("10.0.1.0/24", BlockState::Assigned, "a")],
-            &[("10.0.1.0", unknown.clone()), ("10.0.2.9", unknown)],
-        );
-        let state = |ip: &str| space.state(CLUSTER, ip.parse().unwrap());
-        assert_eq!(state("10.0.1.0"), AddressState::Pod);
-        assert_eq!(state("10.0.2.9"), AddressState::Outside);
-    }
-
-    #[test]
-    fn a_claim_on_the_gateway_of_a_layout_wins() {
-        let block = [("10.0.1.0/24", BlockState::Assigned, "a")];
-        let space = space(&block, &[("10.0.1.1", pod("default/one", "a"))]);
-        let ip = "10.0.1.1".parse().unwrap();
-        assert_eq!(space.state(CLUSTER, ip), AddressState::Pod);
-        assert_eq!(space.records(&"10.0.1.0/24".parse().unwrap()).count(), 1);
-    }
-
-    #[test]
-    fn finds_the_narrowest_block_around_a_prefix() {
-        let space = space(
-            &[
-                ("10.0.0.0/20", BlockState::Assigned, "wide"),
-                ("10.0.1.0/24", BlockState::Assigned, "a"),
-                ("10.0.2.0/24", BlockState::Assigned, "b"),
-                ("10.0.2.0/24", BlockState::Assigned, "c"),
-            ],
-            &[],
-        );
-        for (prefix, node) in [
-            ("10.0.1.7/32", Some("a")),
-            ("10.0.2.0/25", Some("c")),
-            ("10.0.3.0/24", Some("wide")),
-            ("10.0.0.0/21", Some("wide")),
-            ("10.0.16.0/24", None),
-            ("10.0.0.0/16", None),
-            ("9.0.0.0/24", None),
-        ] {
-            let found = space.block_around(&prefix.parse().unwrap());
-            let found = found.and_then(|index| space.blocks()[index].node());
-            assert_eq!(found, node, "{prefix}");
-        }
-    }
-}
+mod tests;

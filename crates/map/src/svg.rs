@@ -5,6 +5,7 @@
 //! has a pattern, and a letter where a cell is large enough.
 
 mod style;
+mod topology;
 
 use std::{
     collections::BTreeMap,
@@ -12,6 +13,8 @@ use std::{
 };
 
 use podplane_ipam::figures::readable;
+
+pub use topology::topology;
 
 use crate::{
     curve::Rect,
@@ -37,7 +40,7 @@ const LETTER_SIZE: f64 = 13.0;
 const LABEL_CHARACTER: f64 = 6.1;
 /// The most lines of remarks.
 const MOST_NOTES: usize = 24;
-/// The most cells whose faults are named where the mouse points; the remarks have the others.
+/// The most cells whose holders are named where the mouse points.
 const MOST_NAMED_CELLS: usize = 512;
 /// The most characters of a line; viewers do not wrap it.
 const MOST_CHARACTERS: usize = 130;
@@ -265,7 +268,7 @@ impl Canvas {
         }
         self.push(format_args!("</g>\n"));
         self.outlines(scene, view, place);
-        self.faults(scene, view, place);
+        self.holders(scene, view, place);
         let all = Rect {
             x: 0,
             y: 0,
@@ -335,26 +338,37 @@ impl Canvas {
             let title = words::block(space, outline.block, &counts);
             let state = outline.state;
             let rect = place.attributes(outline.rect);
-            self.titled(&format!("b b-{state}"), &rect, &title);
+            self.titled(&format!("b b-{state}"), &rect, &[title]);
         }
     }
 
-    /// Names the holders of addresses that need attention, above the outlines.
-    fn faults(&mut self, scene: &Scene<'_>, view: &View, place: Place) {
-        let is_fault = |cell: &&Cell| AddressState::FAULTS.contains(&cell.dominant);
-        for cell in view.cells().iter().filter(is_fault).take(MOST_NAMED_CELLS) {
+    /// Names the holders of addresses that need attention, and of all addresses where each has a
+    /// cell, above the outlines.
+    fn holders(&mut self, scene: &Scene<'_>, view: &View, place: Place) {
+        let is_fault = |cell: &Cell| AddressState::FAULTS.contains(&cell.dominant);
+        let is_held = |cell: &Cell| cell.counts.total() == 1 && cell.dominant.is_in_use();
+        let cells = view.cells().iter();
+        let named = cells.filter(|cell| is_fault(cell) || is_held(cell));
+        for cell in named.take(MOST_NAMED_CELLS) {
             let counts = words::counts(&cell.counts);
-            let mut title = format!("{}: {counts}", cell.prefix);
-            for fault in scene.space().faults(&cell.prefix).take(3) {
-                title = format!("{title}\n{}", words::record(&fault));
+            let mut title = vec![format!("{}: {counts}", cell.prefix)];
+            let space = scene.space();
+            match is_held(cell) {
+                true => title.extend(space.records(&cell.prefix).map(|one| words::record(&one))),
+                false => {
+                    let faults = space.faults(&cell.prefix).take(3);
+                    title.extend(faults.map(|one| words::record(&one)));
+                }
             }
             let rect = place.attributes(cell_rect(cell));
-            self.titled("fault", &rect, &title);
+            self.titled("holder", &rect, &title);
         }
     }
 
-    fn titled(&mut self, class: &str, attributes: &str, title: &str) {
-        let title = words::xml(title);
+    /// A rectangle whose title, shown where the mouse points, has several lines.
+    fn titled(&mut self, class: &str, attributes: &str, title: &[String]) {
+        let lines: Vec<String> = title.iter().map(|line| words::xml(line)).collect();
+        let title = lines.join("\n");
         self.push(format_args!(
             "<rect class=\"{class}\"{attributes}><title>{title}</title></rect>\n"
         ));

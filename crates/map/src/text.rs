@@ -1,8 +1,11 @@
-//! A scene as a grid of characters, for terminals of at least 80 by 24.
+//! A scene as a grid of characters, for terminals of at least 80 by 24: one row is left for the
+//! prompt, or for a status line.
 //!
 //! Each cell of the map is two characters: the letter of its state, and the part of its addresses
 //! in use in eighths. So the picture is complete without colour. `podplane map` prints the grid; a
 //! terminal program draws it and asks [`TextGrid::map_cell`] what is under the cursor.
+
+mod side;
 
 use std::fmt::{self, Write as _};
 
@@ -10,7 +13,6 @@ use podplane_ipam::figures::readable;
 
 use crate::{
     palette::Palette,
-    parts::BlockState,
     scene::{Scene, SceneLimits},
     state::{AddressState, StateCounts},
     view::{Cell, GridLimit, View},
@@ -41,7 +43,7 @@ const HEAD_ROWS: u16 = 2;
 /// Rows of the legend: a third of the states in each column.
 const LEGEND_ROWS: u16 = 4;
 /// The least rows of remarks below the legend.
-const NOTE_ROWS: u16 = 2;
+const NOTE_ROWS: u16 = 1;
 /// The least rows of the map: those of the smallest size.
 const LEAST_MAP_ROWS: u16 = TextSize::MIN.rows - HEAD_ROWS - LEGEND_ROWS - NOTE_ROWS;
 /// Characters of a cell.
@@ -50,14 +52,12 @@ const CELL_WIDTH: u16 = 2;
 const SIDE_COLUMNS: u16 = 16;
 /// Columns between the map and its side.
 const GAP: u16 = 1;
-/// The least columns for a list of blocks beside the map.
-const BLOCK_COLUMNS: u16 = 30;
 
 impl TextSize {
-    /// The smallest size: 80 columns and 24 rows.
+    /// The smallest size: 80 columns and 23 rows.
     pub const MIN: Self = Self {
         columns: 80,
-        rows: 24,
+        rows: 23,
     };
 
     /// Creates a size. Of a larger terminal than the map can fill the rest stays empty.
@@ -282,32 +282,22 @@ impl TextGrid {
         }
     }
 
-    /// Lists blocks where there is room, and the other networks.
+    /// Lists blocks and addresses where there is room, and the other networks.
     fn draw_side(&mut self, scene: &Scene<'_>) {
         let main = scene.main();
         let from = main.width().saturating_mul(CELL_WIDTH).saturating_add(GAP);
         let end = map_end(main);
-        let columns = self.size.columns.saturating_sub(from);
-        // A heading, three lines for each network, and a line for those left out.
-        let beside = u16::try_from(scene.beside().len()).unwrap_or(u16::MAX);
-        let needed = beside.saturating_mul(3).saturating_add(2);
-        let mut lines: Vec<(String, bool)> = Vec::new();
-        if columns >= BLOCK_COLUMNS {
-            let room = end.saturating_sub(HEAD_ROWS).saturating_sub(needed).max(3);
-            lines.extend(block_lines(scene, usize::from(room)));
-        }
-        lines.extend(network_lines(scene));
-        for (row, (line, is_bold)) in (HEAD_ROWS..end).zip(lines) {
-            let field = Field {
-                row,
-                from,
-                to: self.size.columns,
-            };
+        let to = self.size.columns;
+        let room = side::SideRoom {
+            columns: to.saturating_sub(from),
+            rows: end.saturating_sub(HEAD_ROWS),
+        };
+        for (row, line) in (HEAD_ROWS..end).zip(side::lines(scene, room)) {
             let style = TextStyle {
                 state: None,
-                is_bold,
+                is_bold: line.is_heading,
             };
-            self.write(field, &line, style);
+            self.write(Field { row, from, to }, &line.text, style);
         }
     }
 
@@ -361,68 +351,8 @@ fn symbols(cell: &Cell) -> [char; 2] {
     [cell.dominant.letter(), fill]
 }
 
-fn block_lines(scene: &Scene<'_>, room: usize) -> Vec<(String, bool)> {
-    let (space, main) = (scene.space(), scene.main());
-    let outlines = main.outlines();
-    let role = main.network().role();
-    let inside = main.cells().iter().map(|cell| cell.blocks_inside);
-    let smaller: usize = inside.sum();
-    let mut lines = vec![("blocks: in use, size, node".to_owned(), true)];
-    if let Some(block) = main.block().and_then(|index| space.blocks().get(index))
-        && outlines.is_empty()
-    {
-        let node = block.node().unwrap_or("<none>");
-        lines.push((
-            format!("in {} {} {node}", block.cidr(), block.state()),
-            false,
-        ));
-    }
-    // The heading, this line, an empty line, and one for what is left out.
-    let named = room.saturating_sub(4);
-    for outline in outlines.iter().take(named) {
-        let counts = space.counts(role, &outline.cidr);
-        let node = outline.node.as_deref().unwrap_or("<none>");
-        let state = match outline.state {
-            BlockState::Assigned => String::new(),
-            other => format!(" {other}"),
-        };
-        let (used, size) = (readable(counts.in_use()), readable(counts.total()));
-        lines.push((
-            format!("{} {used}/{size} {node}{state}", outline.cidr),
-            false,
-        ));
-    }
-    if outlines.len() > named {
-        lines.push((format!("and {} more", outlines.len() - named), false));
-    }
-    if smaller > 0 {
-        lines.push((format!("{smaller} smaller than a cell"), false));
-    }
-    lines.push((String::new(), false));
-    lines
-}
-
-fn network_lines(scene: &Scene<'_>) -> Vec<(String, bool)> {
-    let mut lines = Vec::new();
-    if !scene.beside().is_empty() {
-        lines.push(("beside".to_owned(), true));
-    }
-    for view in scene.beside() {
-        let network = view.network();
-        lines.push((network.role().to_string(), false));
-        lines.push((network.cidr().to_string(), false));
-        lines.push((
-            format!("{} in use", readable(view.counts().in_use())),
-            false,
-        ));
-    }
-    if scene.left_out() > 0 {
-        lines.push((format!("and {} more", scene.left_out()), false));
-    }
-    lines
-}
-
-/// What a terminal has to be told. Its `Display` is the sequence that changes to it from any other.
+/// The weight and colours of a character in a terminal. Its `Display` is the sequence that changes
+/// to it from any other.
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
 struct Look {
     is_bold: bool,

@@ -3,7 +3,7 @@
 use podplane_ipam::figures::readable;
 
 use crate::{
-    parts::BlockState,
+    parts::{BlockState, Network},
     scene::Scene,
     space::{AddressRecord, AddressSpace},
     state::{AddressState, StateCounts},
@@ -41,13 +41,17 @@ pub(crate) fn xml(text: &str) -> String {
 }
 
 /// `cluster CIDR 10.244.0.0/16 (pods-a)`.
-pub(crate) fn network(view: &View) -> String {
-    let network = view.network();
+pub(crate) fn named_network(network: &Network) -> String {
     let (role, cidr) = (network.role(), network.cidr());
     match network.name() {
         "" => format!("{role} {cidr}"),
         name => format!("{role} {cidr} ({name})"),
     }
+}
+
+/// The name of a view's network.
+pub(crate) fn network(view: &View) -> String {
+    named_network(view.network())
 }
 
 /// The part of the network that is shown, and the meaning of a cell.
@@ -99,6 +103,11 @@ pub(crate) fn block(space: &AddressSpace, index: usize, of_block: &StateCounts) 
 
 /// `duplicate 10.244.1.5: pod default/a on node-a, pod default/b on node-b`.
 pub(crate) fn record(record: &AddressRecord<'_>) -> String {
+    format!("{} {}", record.state, holders(record))
+}
+
+/// `10.244.1.5: pod default/a on node-a, pod default/b on node-b`.
+pub(crate) fn holders(record: &AddressRecord<'_>) -> String {
     /// An address of many holders is one line all the same.
     const NAMED: usize = 4;
     let named = record.claims.iter().take(NAMED);
@@ -106,7 +115,7 @@ pub(crate) fn record(record: &AddressRecord<'_>) -> String {
     if record.claims.len() > NAMED {
         holders.push(format!("{} more", record.claims.len() - NAMED));
     }
-    format!("{} {}: {}", record.state, record.ip, holders.join(", "))
+    format!("{}: {}", record.ip, holders.join(", "))
 }
 
 /// The remarks on a scene, at most `most` lines: faults of the view, then overlaps, then addresses
@@ -125,7 +134,14 @@ pub(crate) fn notes(scene: &Scene<'_>, most: usize) -> Vec<String> {
     let orphans = space.unlocated_orphans();
     let total = usize::try_from(faults).unwrap_or(usize::MAX);
     let total = total + overlaps.len() + strays_total + orphans.len();
-    let lines = space.faults(&prefix).map(|fault| record(&fault));
+    // A view of one address names its holder.
+    let held = space
+        .records(&prefix)
+        .filter(|one| main.counts().total() == 1 && faults == 0 && !one.claims.is_empty());
+    let held: Vec<String> = held.map(|one| record(&one)).collect();
+    let total = total + held.len();
+    let lines = held.into_iter();
+    let lines = lines.chain(space.faults(&prefix).map(|fault| record(&fault)));
     let lines = lines.chain(overlaps.iter().map(|overlap| format!("overlap: {overlap}")));
     let strays = strays.iter();
     let lines = lines.chain(strays.map(|one| format!("in no network: {}", record(one))));

@@ -207,7 +207,7 @@ async fn from_pages(
             continue;
         }
         let unread = unread(path, &error);
-        progress.done(&format!("warning: {unread}: the audit is incomplete"));
+        progress.done(&format!("warning: {unread}: the result is incomplete"));
         collector.miss(unread);
     }
     Ok(collector)

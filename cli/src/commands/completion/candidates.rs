@@ -13,7 +13,7 @@ use tokio::time::timeout;
 
 use crate::{
     Cli,
-    commands::api,
+    commands::{api, map::ROLES},
     global::{GlobalArgs, GlobalOptions, block_on},
     kind::{ResourceKind, with_kind},
 };
@@ -48,6 +48,14 @@ pub(crate) fn of_the_kind_before() -> ArgValueCompleter {
     completer(|line, _| match line.word("what").map(|word| word.parse()) {
         Some(Ok(kind)) => line.names(kind),
         Some(Err(_)) | None => Vec::new(),
+    })
+}
+
+/// Completes parts of the address space: the purposes of networks, and blocks of nodes.
+pub(crate) fn networks_and_blocks() -> ArgValueCompleter {
+    completer(|line, _| {
+        let words = ROLES.iter().map(|(word, _)| (*word).to_owned());
+        words.chain(line.blocks()).collect()
     })
 }
 
@@ -98,6 +106,17 @@ impl CommandLine {
             .flatten()?
             .next()?
             .to_str()
+    }
+
+    /// The prefixes of node blocks.
+    fn blocks(&self) -> Vec<String> {
+        let listed = block_on(async {
+            let client = self.global.client()?;
+            let blocks = client.blocks();
+            Ok(timeout(PATIENCE, blocks.list()).await??.blocks)
+        });
+        let blocks = listed.unwrap_or_default().into_iter();
+        blocks.map(|block| block.cidr).collect()
     }
 
     /// The names of a kind in the line's namespace, except those that a shell would not take for

@@ -47,7 +47,7 @@ pub(super) fn write(canvas: &mut Canvas) {
          .label{{font:10px ui-monospace,monospace;text-anchor:middle;stroke-width:3px;stroke-linejoin:round;paint-order:stroke}}\
          .letter{{font:10px ui-monospace,monospace;text-anchor:middle}}\
          .cells path{{shape-rendering:crispEdges}}\
-         .b,.frame,.fault{{fill:none;stroke-width:1px;pointer-events:all}}\
+         .b,.frame,.holder{{fill:none;stroke-width:1px;pointer-events:all}}\
          .frame{{pointer-events:none}}\
          .grid{{fill:none;stroke-width:.04}}\
          .b-foreign,.b-unowned{{stroke-dasharray:5 2}}\

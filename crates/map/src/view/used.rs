@@ -1,4 +1,5 @@
-//! The layout by use: an IPv6 network has no picture, what is used of it has one.
+//! The layout by use: a cell for each used prefix of an IPv6 network, which is too large for a
+//! picture as a whole.
 
 use ipnet::IpNet;
 use podplane_ipam::Family;

@@ -117,13 +117,13 @@ fn hostile_names_stay_text() {
 }
 
 #[test]
-fn a_text_needs_80_by_24() {
-    let error = TextSize::new(79, 24).unwrap_err();
+fn a_text_needs_a_terminal_of_80_by_24_with_a_row_for_the_prompt() {
+    let error = TextSize::new(79, 23).unwrap_err();
     assert_eq!(
         error.to_string(),
-        "invalid size `79x24`: the map needs at least 80 columns and 24 rows"
+        "invalid size `79x23`: the map needs at least 80 columns and 23 rows"
     );
-    assert!(TextSize::new(80, 23).is_err());
+    assert!(TextSize::new(80, 22).is_err());
 }
 
 /// A text without its escape sequences.
@@ -201,7 +201,7 @@ proptest! {
 
     #[test]
     fn every_text_fits_its_size(
-        facts in facts(), prefix in prefix(), columns in 80u16..200, rows in 24u16..70, name in "\\PC{1,60}",
+        facts in facts(), prefix in prefix(), columns in 80u16..200, rows in 23u16..70, name in "\\PC{1,60}",
     ) {
         let mut space = hostile(&name);
         space.blocks.extend(facts.blocks.clone());

@@ -3,9 +3,11 @@
 
 use std::{fs, path::Path};
 
-use podplane_map::{AddressSpace, ColorMode, Scene, TextGrid, TextSize, svg};
+use podplane_map::{
+    AddressDetail, AddressSpace, ColorMode, GridLimit, Scene, TextGrid, TextSize, View, svg,
+};
 
-use crate::samples::{duplicates, ipv6, space};
+use crate::samples::{duplicates, ipv6, space, topology};
 
 fn assert_golden(name: &str, actual: &str) {
     let path = Path::new(env!("CARGO_MANIFEST_DIR"))
@@ -22,7 +24,7 @@ fn assert_golden(name: &str, actual: &str) {
 }
 
 fn text(space: &AddressSpace, prefix: &str, colors: ColorMode) -> String {
-    let size = TextSize::MIN;
+    let size = TextSize::new(80, 24).unwrap();
     let network = &space.networks()[0];
     let prefix = prefix.parse().unwrap();
     let scene = Scene::new(space, network, prefix, size.limits()).unwrap();
@@ -62,18 +64,40 @@ fn ipv6_by_use() {
     let cluster = "fd00:10:244::/48";
     assert_golden("ipv6.txt", &text(&space, cluster, ColorMode::Plain));
     assert_golden("ipv6.svg", &picture(&space, cluster));
-    let json = View::json(&space, cluster);
-    assert_golden("ipv6.json", &json);
+    assert_golden("ipv6.json", &json(&space, cluster));
 }
 
-struct View;
+/// The document of a view, as pages receive it.
+fn json(space: &AddressSpace, prefix: &str) -> String {
+    let limit = GridLimit::new(8, 8).unwrap();
+    let prefix = prefix.parse().unwrap();
+    let view = View::new(space, &space.networks()[0], prefix, limit).unwrap();
+    format!("{}\n", serde_json::to_string_pretty(&view).unwrap())
+}
 
-impl View {
-    /// What the page gets.
-    fn json(space: &AddressSpace, prefix: &str) -> String {
-        let limit = podplane_map::GridLimit::new(8, 8).unwrap();
-        let prefix = prefix.parse().unwrap();
-        let view = podplane_map::View::new(space, &space.networks()[0], prefix, limit).unwrap();
-        format!("{}\n", serde_json::to_string_pretty(&view).unwrap())
-    }
+#[test]
+fn the_network_of_a_node() {
+    let node = topology();
+    assert_golden("topology.txt", &format!("{node}\n"));
+    assert_golden("topology.svg", &svg::topology(&node));
+    let json = serde_json::to_string_pretty(&node).unwrap();
+    assert_golden("topology.json", &format!("{json}\n"));
+}
+
+#[test]
+fn an_address_and_its_holders() {
+    let space = space(duplicates());
+    let detail = |ip: &str| AddressDetail::new(&space, ip.parse().unwrap());
+    let addresses = [
+        "10.244.1.5",
+        "10.244.4.4",
+        "10.244.1.1",
+        "10.96.0.10",
+        "172.20.0.9",
+        "9.9.9.9",
+    ];
+    let texts: Vec<String> = addresses.map(|ip| format!("{}\n", detail(ip))).into();
+    assert_golden("addresses.txt", &texts.join("\n"));
+    let json = serde_json::to_string_pretty(&detail("10.244.1.5")).unwrap();
+    assert_golden("address.json", &format!("{json}\n"));
 }

@@ -6,4 +6,5 @@ mod canvas;
 mod golden;
 mod model;
 mod samples;
+mod topology;
 mod zoom;

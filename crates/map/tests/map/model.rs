@@ -94,7 +94,7 @@ impl Facts {
         if services == 1 {
             return AddressState::Service;
         }
-        // Blocks of one or two addresses have no gateway and no ends.
+        // Blocks of one or two addresses have no gateway, and host-local gives none of them.
         let ends = |block: &NodeBlock| match (block.cidr().network(), block.cidr().broadcast()) {
             (IpAddr::V4(first), IpAddr::V4(last)) if block.cidr().prefix_len() < 31 => {
                 Some((first.to_bits(), last.to_bits()))
@@ -104,7 +104,7 @@ impl Facts {
         let is_gateway =
             |block: &&&&NodeBlock| ends(block).is_some_and(|(first, _)| first + 1 == ip.to_bits());
         let is_end = |block: &&&NodeBlock| {
-            ends(block).is_some_and(|(first, last)| [first, last].contains(&ip.to_bits()))
+            ends(block).is_none_or(|(first, last)| [first, last].contains(&ip.to_bits()))
         };
         let is_service = self
             .services

@@ -3,7 +3,8 @@
 use std::net::{IpAddr, Ipv4Addr};
 
 use podplane_map::{
-    AddressClaim, AddressSpace, BlockState, Holder, Network, NetworkRole, NodeBlock, SpaceParts,
+    AddressClaim, AddressSpace, BlockState, Holder, Network, NetworkRole, NodeBlock, NodeLink,
+    NodeRoute, NodeTopology, PodAttachment, PodInterface, SpaceParts,
 };
 
 pub(crate) fn network(role: NetworkRole, cidr: &str) -> Network {
@@ -136,4 +137,62 @@ pub(crate) fn large() -> SpaceParts {
 
 pub(crate) fn space(parts: SpaceParts) -> AddressSpace {
     AddressSpace::new(parts)
+}
+
+/// A node with a bridge and two pods, a pod with a link of its own, and one whose link is missing.
+pub(crate) fn topology() -> NodeTopology {
+    let net = |text: &str| text.parse().unwrap();
+    let link = |name: &str, kind: &str, master: Option<&str>, addresses: &[&str]| NodeLink {
+        name: name.into(),
+        kind: kind.into(),
+        is_up: true,
+        master: master.map(Into::into),
+        peer: None,
+        addresses: addresses.iter().map(|text| net(text)).collect(),
+    };
+    let pod = |name: &str, link: Option<&str>, address: &str| PodAttachment {
+        pod: format!("default/{name}"),
+        sandbox: format!("sandbox-{name}"),
+        interfaces: vec![PodInterface {
+            name: "eth0".into(),
+            link: link.map(Into::into),
+            addresses: vec![net(address)],
+        }],
+    };
+    let route = |destination: &str, via: Option<&str>, dev: &str| NodeRoute {
+        destination: net(destination),
+        via: via.map(|ip| ip.parse().unwrap()),
+        dev: Some(dev.into()),
+    };
+    let to_pod = |pod: &str, link: NodeLink| NodeLink {
+        peer: Some(format!("default/{pod}")),
+        ..link
+    };
+    NodeTopology {
+        node: "node-1".into(),
+        namespace: "/run/podplane/netns/node-1".into(),
+        links: vec![
+            link("lo", "", None, &["127.0.0.1/8", "::1/128"]),
+            link("eth0", "veth", None, &["172.18.0.3/24"]),
+            link("cni0", "bridge", None, &["10.244.1.1/24"]),
+            to_pod("web-0", link("veth1a2b3c4d", "veth", Some("cni0"), &[])),
+            NodeLink {
+                is_up: false,
+                ..to_pod("web-1", link("veth5e6f7a8b", "veth", Some("cni0"), &[]))
+            },
+            to_pod("alone", link("vethptp", "veth", None, &["10.244.1.1/32"])),
+        ],
+        pods: vec![
+            pod("web-0", Some("veth1a2b3c4d"), "10.244.1.2/24"),
+            pod("web-1", Some("veth5e6f7a8b"), "10.244.1.3/24"),
+            pod("alone", Some("vethptp"), "10.244.1.9/24"),
+            pod("lost<script>", None, "10.244.1.77/24"),
+        ],
+        routes: vec![
+            route("0.0.0.0/0", Some("172.18.0.1"), "eth0"),
+            route("10.244.1.0/24", None, "cni0"),
+            route("10.244.2.0/24", Some("172.18.0.4"), "eth0"),
+        ],
+    }
+    .sorted()
 }

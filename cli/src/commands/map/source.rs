@@ -1,0 +1,176 @@
+//! The sources of a map: an API server, any cluster, a dump, or a moment of a recording.
+//!
+//! [`MapSource::read`] reads all facts anew, as often as it is called.
+
+mod dump;
+mod live;
+mod recording;
+
+use std::path::PathBuf;
+
+use ipnet::IpNet;
+use podplane_ipam::parse_cidr;
+use podplane_map::{Network, NetworkRole, SpaceParts};
+
+use crate::{
+    any_cluster::{ANY_CLUSTER, AnyClusterFlags},
+    global::GlobalOptions,
+    report::UsageError,
+};
+
+/// The flags that name the source of a map.
+#[derive(Clone, Debug, Default, clap::Args)]
+pub(crate) struct SourceArgs {
+    /// Show these dumps of `kubectl get nodes,pods -A` as JSON or YAML, gzipped or not; - for
+    /// standard input; may be repeated
+    #[arg(long, value_name = "DUMP", conflicts_with = ANY_CLUSTER)]
+    from: Vec<PathBuf>,
+
+    #[command(flatten)]
+    cluster: AnyClusterFlags,
+
+    /// Show a moment of this recording: a recording.jsonl, or the directory with one, as kept by
+    /// `podplane test --output`
+    #[arg(long, value_name = "DIR|FILE", conflicts_with_all = ["from", ANY_CLUSTER])]
+    recording: Option<PathBuf>,
+
+    /// Show the recording as it was SECONDS after its beginning, such as 12.5 [default: its end]
+    #[arg(long, value_name = "SECONDS", requires = "recording", value_parser = seconds)]
+    at: Option<f64>,
+
+    /// Show this range as the network of pods; for dual stack one IPv4 and one IPv6 range [default:
+    /// that of the cluster's flags and objects, else the smallest range around all blocks]
+    #[arg(long, value_name = "CIDR[,CIDR]", value_delimiter = ',', value_parser = range)]
+    cluster_cidr: Vec<IpNet>,
+
+    /// Show this service range; for dual stack one IPv4 and one IPv6 range [default: that of the
+    /// cluster's objects]
+    #[arg(
+        long,
+        visible_alias = "service-cluster-ip-range",
+        value_name = "CIDR[,CIDR]",
+        value_delimiter = ',',
+        value_parser = range
+    )]
+    service_cidr: Vec<IpNet>,
+}
+
+fn seconds(text: &str) -> Result<f64, String> {
+    match text.parse::<f64>() {
+        Ok(seconds) if seconds.is_finite() && seconds >= 0.0 => Ok(seconds),
+        _ => Err("want a number of seconds from 0, such as 12.5".into()),
+    }
+}
+
+fn range(text: &str) -> Result<IpNet, String> {
+    let net = parse_cidr(text).map_err(|_| "not a CIDR such as 10.244.0.0/16".to_owned())?;
+    match net.trunc() {
+        canonical if canonical == net => Ok(net),
+        canonical => Err(format!("it has host bits; did you mean {canonical}?")),
+    }
+}
+
+/// A source of the facts of a map.
+#[derive(Clone, Debug)]
+pub(crate) struct MapSource {
+    kind: SourceKind,
+    ranges: StatedRanges,
+}
+
+#[derive(Clone, Debug)]
+enum SourceKind {
+    Dump(Vec<PathBuf>),
+    AnyCluster(AnyClusterFlags),
+    Recording { path: PathBuf, at: Option<f64> },
+    Server(GlobalOptions),
+}
+
+/// The ranges that flags state.
+#[derive(Clone, Debug, Default)]
+struct StatedRanges {
+    pods: Vec<IpNet>,
+    services: Vec<IpNet>,
+}
+
+impl StatedRanges {
+    /// Adds the networks of the flags. Those of pods replace inferred ones.
+    fn add_to(&self, parts: &mut SpaceParts) -> Result<(), UsageError> {
+        let pods = self.pods.iter();
+        let pods = pods.map(|cidr| (NetworkRole::Pods, *cidr, "--cluster-cidr"));
+        let services = self.services.iter();
+        let services = services.map(|cidr| (NetworkRole::Services, *cidr, "--service-cidr"));
+        for (role, cidr, name) in pods.chain(services) {
+            let is_known = |network: &Network| network.role() == role && network.cidr() == cidr;
+            if !parts.networks.iter().any(is_known) {
+                let network = Network::new(role, cidr, name);
+                let network = network.map_err(|error| UsageError(error.to_string()))?;
+                parts.networks.push(network);
+            }
+        }
+        Ok(())
+    }
+}
+
+impl MapSource {
+    /// The source that the flags name; by default the API server.
+    pub(crate) fn new(args: &SourceArgs, global: &GlobalOptions) -> Self {
+        let kind = match &args.recording {
+            Some(path) => SourceKind::Recording {
+                path: path.clone(),
+                at: args.at,
+            },
+            None if !args.from.is_empty() => SourceKind::Dump(args.from.clone()),
+            None if args.cluster.is_given() => SourceKind::AnyCluster(args.cluster.clone()),
+            None => SourceKind::Server(global.clone()),
+        };
+        let ranges = StatedRanges {
+            pods: args.cluster_cidr.clone(),
+            services: args.service_cidr.clone(),
+        };
+        Self { kind, ranges }
+    }
+
+    /// Reads the facts of this moment. To be called inside
+    /// [`block_on`](crate::global::block_on).
+    ///
+    /// # Errors
+    ///
+    /// If the source cannot be read; an error of the server has its address.
+    pub(crate) async fn read(&self) -> anyhow::Result<SpaceParts> {
+        let Self { kind, ranges } = self;
+        match kind {
+            SourceKind::Dump(files) => dump::of_files(files, ranges),
+            SourceKind::AnyCluster(flags) => live::of_any_cluster(flags, ranges).await,
+            SourceKind::Recording { path, at } => recording::at(path, *at, ranges),
+            SourceKind::Server(global) => live::of_server(global, ranges)
+                .await
+                .map_err(|error| global.locate(error)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::commands::parse_args;
+
+    #[test]
+    fn invalid_flags_name_what_is_wanted() {
+        for (line, want) in [
+            ("test --at 3", "--recording"),
+            ("test --recording a --at -1", "want a number of seconds"),
+            ("test --recording a --at nan", "want a number of seconds"),
+            ("test --from a --kubeconfig b", "cannot be used with"),
+            ("test --from a --recording b", "cannot be used with"),
+            ("test --cluster-cidr 10.0.0.1/8", "did you mean 10.0.0.0/8?"),
+            ("test --service-cidr 10.0.0.0", "not a CIDR"),
+        ] {
+            let parsed = parse_args::<SourceArgs>(line.split(' '));
+            let error = parsed.unwrap_err().to_string();
+            assert!(error.contains(want), "{line}: {error}");
+        }
+        assert!(
+            parse_args::<SourceArgs>("test --cluster-cidr 10.0.0.0/8,fd00::/48".split(' ')).is_ok()
+        );
+    }
+}

@@ -1,0 +1,175 @@
+//! The facts of dumps: nodes, pods, and the records of the cluster's network.
+
+use std::path::{Path, PathBuf};
+
+use podplane_api::printable;
+use podplane_audit::{ControllerFlags, Dump, DumpCollector, DumpScope};
+use podplane_map::{
+    AddressClaim, BlockLayout, BlockState, Holder, Network, NetworkRole, NodeBlock, PodRule,
+    SpaceError, SpaceParts,
+};
+use podplane_summary::infer_nodes;
+
+use super::StatedRanges;
+use crate::{
+    commands::audit::source::from_file,
+    progress::{PlainLines, Progress},
+    report::UnusableInput,
+};
+
+/// Reads dumps, which are one cluster's.
+pub(super) fn of_files(files: &[PathBuf], ranges: &StatedRanges) -> anyhow::Result<SpaceParts> {
+    let mut collector = DumpCollector::new(DumpScope::Fields);
+    read_files(files, &mut collector).map_err(UnusableInput)?;
+    let mut parts = of_collector(collector, ranges)?;
+    complete(&mut parts);
+    Ok(parts)
+}
+
+fn read_files(files: &[PathBuf], collector: &mut DumpCollector) -> anyhow::Result<()> {
+    let progress = Progress::with_lines("reading", PlainLines::IfSlow);
+    let mut each = files.iter().map(PathBuf::as_path);
+    each.try_for_each(|file: &Path| from_file(file, collector, &progress))
+}
+
+/// The facts of a dump, without inferred networks.
+pub(super) fn of_collector(
+    collector: DumpCollector,
+    ranges: &StatedRanges,
+) -> anyhow::Result<SpaceParts> {
+    let stated: Vec<_> = ranges.pods.iter().map(ToString::to_string).collect();
+    let dump = collector.finish(&ControllerFlags {
+        cluster_cidr: (!stated.is_empty()).then(|| stated.join(",")),
+        ..ControllerFlags::default()
+    });
+    for note in dump.notes() {
+        anstream::eprintln!("note: {}", printable::line(note));
+    }
+    let mut parts = of_dump(&dump)?;
+    ranges.add_to(&mut parts)?;
+    Ok(parts)
+}
+
+/// Adds the networks that nobody states.
+pub(super) fn complete(parts: &mut SpaceParts) {
+    parts.infer_pod_networks();
+    let nodes = parts
+        .claims
+        .iter()
+        .filter_map(|claim| match claim.holder() {
+            Holder::Node { .. } => Some(claim.ip()),
+            _ => None,
+        });
+    let nodes: Vec<_> = nodes.collect();
+    infer_nodes(&mut parts.networks, nodes.into_iter());
+}
+
+fn of_dump(dump: &Dump) -> Result<SpaceParts, SpaceError> {
+    let mut parts = SpaceParts::of_world(dump.world())?;
+    if !dump.has_node_blocks() {
+        parts.rule = PodRule::Anywhere;
+    }
+    for node in dump.nodes() {
+        // Nodes in ledger mode all have the same one.
+        for ip in node.addresses.iter().filter(|ip| !ip.is_loopback()) {
+            let name = node.name.clone();
+            parts
+                .claims
+                .push(AddressClaim::new(*ip, Holder::Node { name })?);
+        }
+        parts
+            .unlocated_orphans
+            .push((node.name.clone(), node.orphaned));
+    }
+    for range in dump.ranges_of_network() {
+        let network = Network::new(NetworkRole::Pods, range.cidr.trunc(), range.name)?;
+        parts.networks.push(network);
+    }
+    for shared in dump.shared_blocks() {
+        let state = match shared.node {
+            Some(_) => BlockState::Assigned,
+            None => BlockState::Unowned,
+        };
+        let block = NodeBlock::new(shared.cidr.trunc(), state, shared.node)?;
+        parts.blocks.push(block.with_layout(BlockLayout::Whole)?);
+    }
+    Ok(parts)
+}
+
+#[cfg(test)]
+mod tests {
+    use podplane_map::{AddressSpace, AddressState};
+    use serde_json::json;
+
+    use super::*;
+
+    fn space(objects: &[serde_json::Value]) -> AddressSpace {
+        let mut collector = DumpCollector::new(DumpScope::Fields);
+        objects.iter().for_each(|object| collector.add(object));
+        let mut parts = of_collector(collector, &StatedRanges::default()).unwrap();
+        complete(&mut parts);
+        AddressSpace::new(parts)
+    }
+
+    #[test]
+    fn a_dump_has_blocks_pods_and_the_addresses_of_nodes() {
+        let node = |name: &str, block: &str, ip: &str| {
+            json!({"kind": "Node", "metadata": {"name": name},
+                "spec": {"podCIDR": block, "podCIDRs": [block]},
+                "status": {"addresses": [{"type": "InternalIP", "address": ip}]}})
+        };
+        let pod = |name: &str, node: &str, ip: &str| {
+            json!({"kind": "Pod", "metadata": {"name": name, "namespace": "default"},
+                "spec": {"nodeName": node}, "status": {"phase": "Running", "podIPs": [{"ip": ip}]}})
+        };
+        let space = space(&[
+            node("a", "10.244.1.0/24", "192.168.1.10"),
+            node("b", "10.244.2.0/24", "192.168.1.11"),
+            pod("one", "a", "10.244.1.2"),
+            pod("two", "b", "10.244.1.2"),
+            pod("three", "b", "10.244.2.2"),
+        ]);
+        let networks = space.networks().iter();
+        let networks: Vec<_> = networks.map(|one| one.cidr().to_string()).collect();
+        assert_eq!(networks, ["10.244.0.0/22", "192.168.1.10/31"]);
+        for (role, ip, want) in [
+            (NetworkRole::Pods, "10.244.1.2", AddressState::Duplicate),
+            (NetworkRole::Pods, "10.244.2.2", AddressState::Pod),
+            (NetworkRole::Pods, "10.244.2.3", AddressState::Free),
+            (NetworkRole::Nodes, "192.168.1.10", AddressState::Node),
+        ] {
+            assert_eq!(space.state(role, ip.parse().unwrap()), want, "{ip}");
+        }
+    }
+
+    #[test]
+    fn pods_of_calico_may_have_addresses_of_other_nodes_blocks() {
+        let node = |name: &str| json!({"kind": "Node", "metadata": {"name": name}});
+        let pod = |name: &str, node: &str, ip: &str| {
+            json!({"kind": "Pod", "metadata": {"name": name, "namespace": "default"},
+                "spec": {"nodeName": node}, "status": {"phase": "Running", "podIPs": [{"ip": ip}]}})
+        };
+        let block = |cidr: &str, node: &str| {
+            json!({"apiVersion": "crd.projectcalico.org/v1", "kind": "IPAMBlock",
+                "metadata": {"name": cidr.replace(['.', '/'], "-")},
+                "spec": {"cidr": cidr, "affinity": format!("host:{node}"), "allocations": [], "attributes": []}})
+        };
+        let pool = json!({"apiVersion": "crd.projectcalico.org/v1", "kind": "IPPool",
+            "metadata": {"name": "default-pool"}, "spec": {"cidr": "10.0.0.0/16", "blockSize": 26}});
+        let space = space(&[
+            node("a"),
+            node("b"),
+            block("10.0.1.0/26", "a"),
+            block("10.0.2.0/26", "b"),
+            pool,
+            pod("one", "a", "10.0.1.2"),
+            pod("borrows", "b", "10.0.1.0"),
+        ]);
+        let names: Vec<_> = space.networks().iter().map(Network::name).collect();
+        assert_eq!(names, ["default-pool"]);
+        assert_eq!(space.blocks().len(), 2);
+        let state = |ip: &str| space.state(NetworkRole::Pods, ip.parse().unwrap());
+        assert_eq!(state("10.0.1.0"), AddressState::Pod);
+        assert_eq!(state("10.0.2.0"), AddressState::Free);
+    }
+}

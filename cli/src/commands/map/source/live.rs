@@ -1,0 +1,128 @@
+//! The facts of a live cluster.
+
+use podplane_api::{
+    Object,
+    core::{Node, Pod, Service},
+    networking::{ClusterCIDR, ServiceCIDR},
+    pod_ips::PodIpResource,
+};
+use podplane_audit::DumpScope;
+use podplane_client::{ApiError, Client, Reason};
+use podplane_cluster::data_dir::DataDir;
+use podplane_ipam::parse_cidr;
+use podplane_map::SpaceParts;
+use podplane_summary::Cluster;
+
+use super::{StatedRanges, dump};
+use crate::{
+    any_cluster::AnyClusterFlags,
+    commands::{audit::source::from_cluster, capacity::source::all},
+    global::GlobalOptions,
+    progress::{PlainLines, Progress},
+};
+
+/// Reads podplane's API server.
+pub(super) async fn of_server(
+    global: &GlobalOptions,
+    ranges: &StatedRanges,
+) -> anyhow::Result<SpaceParts> {
+    let client = global.client()?;
+    let mut cluster = Cluster::new(PodIpResource::default());
+    cluster.set_cluster_cidrs(&cluster_cidrs(global, ranges));
+    all(&client, |node: Node| cluster.apply_node(&node)).await?;
+    all(&client, |pod: Pod| cluster.apply_pod(&pod)).await?;
+    add_records(&client, &mut cluster, ApiError::is_not_found).await?;
+    let mut parts = cluster.space_parts();
+    ranges.add_to(&mut parts)?;
+    Ok(parts)
+}
+
+/// The ranges of pods: those of the flags, else those of the cluster in the data directory, whose
+/// API server does not know them.
+fn cluster_cidrs(global: &GlobalOptions, ranges: &StatedRanges) -> Vec<ipnet::IpNet> {
+    if !ranges.pods.is_empty() || global.names_server() {
+        return ranges.pods.clone();
+    }
+    let record = DataDir::layout(&global.data_dir).record().ok().flatten();
+    let text = record.map_or_else(String::new, |record| record.settings.cluster_cidr);
+    let texts = text.split(',').map(str::trim);
+    texts.filter_map(|text| parse_cidr(text).ok()).collect()
+}
+
+/// Reads a cluster of any kind: its nodes and pods with what its network has recorded, and the
+/// objects of Kubernetes' and podplane's address management that the user may see.
+pub(super) async fn of_any_cluster(
+    flags: &AnyClusterFlags,
+    ranges: &StatedRanges,
+) -> anyhow::Result<SpaceParts> {
+    let progress = Progress::with_lines("reading", PlainLines::IfSlow);
+    let collector = from_cluster(flags, DumpScope::Fields, &progress).await?;
+    drop(progress);
+    let mut parts = dump::of_collector(collector, ranges)?;
+    let client = Client::over_rest(flags.config().await?)?;
+    let mut cluster = Cluster::new(PodIpResource::default());
+    // Nodes and pods were read, so a server without an answer has no such kind: over REST the client
+    // cannot tell these apart.
+    let is_unserved = |error: &ApiError| error.is_not_found() || error.is_unavailable();
+    add_records(&client, &mut cluster, is_unserved).await?;
+    let records = cluster.space_parts();
+    // A record says more about a block than the Node object does.
+    parts.blocks.retain(|block| {
+        let is_same = |record: &podplane_map::NodeBlock| {
+            record.cidr() == block.cidr() && record.node() == block.node()
+        };
+        !records.blocks.iter().any(is_same)
+    });
+    let inferred = |network: &podplane_map::Network| network.name().starts_with("inferred");
+    parts
+        .networks
+        .extend(records.networks.into_iter().filter(|one| !inferred(one)));
+    parts.blocks.extend(records.blocks);
+    parts.claims.extend(records.claims);
+    dump::complete(&mut parts);
+    Ok(parts)
+}
+
+/// Tells that the server does not know a kind.
+type IsUnserved = fn(&ApiError) -> bool;
+
+/// Adds ranges, Services and records of blocks. Without the right to read some of them, or where
+/// the server does not know them, the map is without them; a note names missing rights.
+async fn add_records(
+    client: &Client,
+    cluster: &mut Cluster,
+    is_unserved: IsUnserved,
+) -> anyhow::Result<()> {
+    let listed = all(client, |object: ClusterCIDR| {
+        cluster.apply_cluster_cidr(&object);
+    });
+    if_permitted(ClusterCIDR::PLURAL, listed.await, is_unserved)?;
+    let listed = all(client, |object: ServiceCIDR| {
+        cluster.apply_service_cidr(&object);
+    });
+    if_permitted(ServiceCIDR::PLURAL, listed.await, is_unserved)?;
+    let listed = all(client, |service: Service| cluster.apply_service(&service));
+    if_permitted(Service::PLURAL, listed.await, is_unserved)?;
+    let listed = client.blocks().list().await;
+    if let Some(list) = if_permitted("node blocks", listed, is_unserved)? {
+        cluster.set_blocks(&list.blocks);
+    }
+    Ok(())
+}
+
+/// `None` if the server does not know the kind, or refuses to list it.
+fn if_permitted<T>(
+    what: &str,
+    listed: Result<T, ApiError>,
+    is_unserved: IsUnserved,
+) -> Result<Option<T>, ApiError> {
+    match listed {
+        Ok(found) => Ok(Some(found)),
+        Err(error) if is_unserved(&error) => Ok(None),
+        Err(error) if error.reason == Reason::Forbidden => {
+            anstream::eprintln!("note: the map is without {what}: you may not list them");
+            Ok(None)
+        }
+        Err(error) => Err(error),
+    }
+}
