@@ -34,6 +34,7 @@ pub(crate) mod status;
 pub(crate) mod store;
 pub(crate) mod test;
 pub(crate) mod trace;
+pub(crate) mod ui;
 pub(crate) mod up;
 pub(crate) mod wait;
 

@@ -12,6 +12,7 @@ mod global;
 mod kind;
 mod manifest;
 mod output;
+mod page;
 mod picture;
 mod pod_file;
 mod pods;
@@ -29,8 +30,7 @@ use rustix::{fs::Mode, process::umask};
 use crate::{
     commands::{
         apply, audit, capacity, certs, cni, completion, create, delete, demo, describe, down, exec,
-        explain, get, health, kubeconfig, logs, map, node, ping, plan, plugins, replay, restart,
-        run, service, status, store, test, trace, up,
+        explain, get, health, kubeconfig, logs, map, node, ping, plan, plugins, replay, restart, run, service, status, store, test, trace, ui, up,
     },
     global::{GlobalArgs, GlobalOptions},
 };
@@ -73,6 +73,7 @@ enum Command {
     Explain(explain::ExplainArgs),
     Logs(logs::LogsArgs),
     Trace(trace::TraceArgs),
+    Ui(ui::UiArgs),
     Apply(apply::ApplyArgs),
     Create(create::CreateArgs),
     Delete(delete::DeleteArgs),
@@ -195,6 +196,7 @@ fn dispatch(command: Command, global: &GlobalOptions) -> anyhow::Result<ExitCode
         Command::Explain(args) => explain::run(args, global),
         Command::Logs(args) => logs::run(args, global),
         Command::Trace(args) => trace::run(args, global),
+        Command::Ui(args) => ui::run(args, global),
         Command::Apply(args) => apply::run(args, global),
         Command::Create(args) => create::run(args, global),
         Command::Delete(args) => delete::run(args, global),

@@ -1,6 +1,6 @@
 //! `explain`: the verdict of the scheduler on each node for a pod.
 
-mod live;
+pub(super) mod live;
 mod view;
 
 use std::{path::PathBuf, process::ExitCode, time::Duration};

@@ -1,6 +1,13 @@
 //! `replay`: shows a recorded run, step by step.
 
-use std::{io::IsTerminal as _, path::PathBuf, process::ExitCode};
+mod page;
+mod timeline;
+
+use std::{
+    io::IsTerminal as _,
+    path::{Path, PathBuf},
+    process::ExitCode,
+};
 
 use anyhow::Context as _;
 use clap::{ValueEnum, builder::PossibleValuesParser};
@@ -10,7 +17,15 @@ use podplane_test_cluster::recording::{
     replay::{self, Filter, Recording},
 };
 
-use crate::{output, report};
+use podplane_ui::{Session, SessionSource};
+
+use self::timeline::Timeline;
+use crate::{
+    global::block_on,
+    output,
+    page::{PageArgs, serve},
+    report::{self, UsageError},
+};
 
 /// Replay a recorded run step by step, with the resulting state of nodes and pods
 ///
@@ -20,7 +35,7 @@ use crate::{output, report};
 /// exits with 1.
 #[derive(Debug, clap::Args)]
 #[command(
-    after_help = "Examples:\n  podplane replay ./runs/exhaustion\n  podplane replay recording.jsonl --pod default/web-1\n  podplane replay recording.jsonl --step 3 --kind request,decision"
+    after_help = "Examples:\n  podplane replay ./runs/exhaustion\n  podplane replay recording.jsonl --pod default/web-1\n  podplane replay recording.jsonl --step 3 --kind request,decision\n  podplane replay ./runs/exhaustion --ui"
 )]
 pub(crate) struct ReplayArgs {
     /// Read this recording.jsonl, or the one in this directory, as kept by `podplane test` for
@@ -49,6 +64,13 @@ pub(crate) struct ReplayArgs {
     /// Print in this format
     #[arg(short, long, value_enum, value_name = "FORMAT", default_value = "text")]
     output: ReplayFormat,
+
+    /// Show the recording on a page in a browser, with a slider for its time
+    #[arg(long, conflicts_with_all = ["step", "pod", "kind", "output"])]
+    ui: bool,
+
+    #[command(flatten)]
+    page: PageArgs,
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
@@ -66,6 +88,8 @@ pub(crate) fn run(args: ReplayArgs) -> anyhow::Result<ExitCode> {
         pod,
         kind,
         output,
+        ui,
+        page,
     } = args;
     let filter = Filter {
         step,
@@ -73,6 +97,12 @@ pub(crate) fn run(args: ReplayArgs) -> anyhow::Result<ExitCode> {
         kinds: kind,
     };
     let recording = replay::read(&path)?;
+    if page.is_given() && !ui {
+        return Err(UsageError("--port and --no-open need --ui".into()).into());
+    }
+    if ui {
+        return show_page(&path, recording, &page);
+    }
     if let Some(step) = step
         && !recording.steps.iter().any(|each| each.number == step)
     {
@@ -98,6 +128,25 @@ pub(crate) fn run(args: ReplayArgs) -> anyhow::Result<ExitCode> {
         ExitCode::SUCCESS
     } else {
         ExitCode::FAILURE
+    })
+}
+
+/// Serves the page of a recording until the command is interrupted.
+fn show_page(path: &Path, recording: Recording, args: &PageArgs) -> anyhow::Result<ExitCode> {
+    let is_damaged = !recording.damage.is_empty();
+    for damage in &recording.damage {
+        report::print(&anyhow::anyhow!("{}: {damage}", path.display()));
+    }
+    let timeline = Timeline::new(path.display().to_string(), recording);
+    let session = Session {
+        source: SessionSource::Recording,
+        user: None,
+        server: timeline.name().to_owned(),
+    };
+    block_on(serve(args, session, page::routes(timeline)))?;
+    Ok(match is_damaged {
+        true => ExitCode::FAILURE,
+        false => ExitCode::SUCCESS,
     })
 }
 

@@ -142,7 +142,7 @@ impl ClusterChanges<'_> {
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct NetworkRow {
-    /// The name of its object, or how it is known; may be empty.
+    /// The name of its object, or how it is known; for that of a flag, the purpose.
     pub name: String,
     /// The purpose.
     pub role: NetworkRole,
@@ -156,8 +156,14 @@ impl NetworkRow {
     /// The row of a network of the space.
     #[must_use]
     pub fn of(space: &AddressSpace, network: &Network) -> Self {
+        let name = match (network.name(), network.role()) {
+            ("", NetworkRole::Pods) => "pods",
+            ("", NetworkRole::Services) => "services",
+            ("", NetworkRole::Nodes) => "nodes",
+            (name, _) => name,
+        };
         Self {
-            name: network.name().to_owned(),
+            name: name.to_owned(),
             role: network.role(),
             cidr: network.cidr(),
             counts: space.counts(network.role(), &network.cidr()),

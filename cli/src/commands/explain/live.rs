@@ -1,7 +1,10 @@
 //! `explain` for any cluster: lists its objects, and asks the scheduler's own rules.
 
 use anyhow::Context as _;
-use podplane_api::{ObjectKey, core::Pod, policy::PodDisruptionBudget};
+use podplane_api::{
+    ObjectKey, core::Pod, pod_ips::PodIpResource, policy::PodDisruptionBudget,
+    scheduling::PriorityClass,
+};
 use podplane_client::{Client, Permission};
 use podplane_scheduler::{
     PlacementPolicy,
@@ -42,36 +45,14 @@ pub(super) fn explain(args: &PodArgs, subject: Subject) -> anyhow::Result<Snapsh
         pod_ip_resource: resource.clone(),
         ..args.ip_policy.into()
     };
-    let (objects, budgets) = block_on(async {
+    let (snapshot, classes) = block_on(async {
         let flags = &args.cluster;
         let client = Client::over_rest(flags.config().await?)?;
-        let listed = async {
-            let objects = source::list(&client, resource).await?;
-            let budgets = source::all(&client, |budget: PodDisruptionBudget| budget);
-            Ok((objects, budgets.await?))
-        };
-        match listed.await {
+        match listed(&client, resource).await {
             Ok(listed) => Ok(listed),
             Err(error) => Err(flags.name_missing_rules(error, NEEDED).await),
         }
     })?;
-    let ClusterObjects {
-        nodes,
-        pods,
-        namespaces,
-        services,
-        replica_sets,
-        classes,
-        ..
-    } = objects;
-    let snapshot = ClusterSnapshot {
-        nodes,
-        pods,
-        namespaces,
-        services,
-        replica_sets,
-        budgets,
-    };
     match subject {
         Subject::Existing(key) => snapshot
             .explain(&key, policy)
@@ -83,4 +64,38 @@ pub(super) fn explain(args: &PodArgs, subject: Subject) -> anyhow::Result<Snapsh
             Ok(snapshot.explain_hypothetical(PodInfo::new(&pod, resource), policy))
         }
     }
+}
+
+/// Lists the objects that decide on the place of a pod.
+pub(in crate::commands) async fn snapshot(
+    client: &Client,
+    resource: &PodIpResource,
+) -> anyhow::Result<ClusterSnapshot> {
+    let (snapshot, _) = listed(client, resource).await?;
+    Ok(snapshot)
+}
+
+async fn listed(
+    client: &Client,
+    resource: &PodIpResource,
+) -> anyhow::Result<(ClusterSnapshot, Vec<PriorityClass>)> {
+    let ClusterObjects {
+        nodes,
+        pods,
+        namespaces,
+        services,
+        replica_sets,
+        classes,
+        ..
+    } = source::list(client, resource).await?;
+    let budgets = source::all(client, |budget: PodDisruptionBudget| budget).await?;
+    let snapshot = ClusterSnapshot {
+        nodes,
+        pods,
+        namespaces,
+        services,
+        replica_sets,
+        budgets,
+    };
+    Ok((snapshot, classes))
 }

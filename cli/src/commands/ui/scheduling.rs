@@ -1,0 +1,142 @@
+//! The decision of the scheduler about a pod, for the page.
+
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
+
+use axum::{
+    extract::{Path, State},
+    response::Response,
+};
+use http::StatusCode;
+use podplane_api::{ObjectKey, pod_ips::PodIpResource};
+use podplane_ipam::IpPolicy;
+use podplane_proto::scheduler::{ExplainPodRequest, ExplainPodResponse, NodeScore, PodState};
+use serde::Serialize;
+
+use super::Parts;
+use crate::{
+    commands::explain::live,
+    explanation,
+    page::{document, refusal},
+};
+
+/// The time in which a scheduler answers, even for thousands of nodes.
+const TIMEOUT: Duration = Duration::from_secs(10);
+
+/// The decision about a pod.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct ExplanationDocument {
+    /// `NAMESPACE/NAME`
+    pod: String,
+    decision: String,
+    /// Those that fit first, the best before the others.
+    nodes: Vec<NodeDocument>,
+}
+
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct NodeDocument {
+    name: String,
+    feasible: bool,
+    reasons: Vec<String>,
+    /// The normalised scores by plugin, times their weights.
+    scores: BTreeMap<String, i64>,
+    total: Option<i64>,
+}
+
+impl ExplanationDocument {
+    fn of(key: &ObjectKey, response: ExplainPodResponse) -> Self {
+        let made = response.decision.map(|decision| decision.scores);
+        let scores = made.filter(|scores| !scores.is_empty());
+        let scores = scores.unwrap_or(response.scores);
+        let mut nodes: Vec<_> = scores.into_iter().map(NodeDocument::of_score).collect();
+        nodes.extend(response.verdicts.into_iter().map(|verdict| {
+            let detail = Some(verdict.detail).filter(|detail| !detail.is_empty());
+            NodeDocument {
+                name: verdict.node_name,
+                feasible: false,
+                reasons: verdict.reasons.into_iter().chain(detail).collect(),
+                scores: BTreeMap::new(),
+                total: None,
+            }
+        }));
+        let decision = match (response.message.is_empty(), response.node_name.as_str()) {
+            (false, _) => response.message,
+            (true, "") => "on no node".to_owned(),
+            (true, node) => format!("on {node}"),
+        };
+        Self {
+            pod: key.to_string(),
+            decision,
+            nodes,
+        }
+    }
+}
+
+impl NodeDocument {
+    fn of_score(score: NodeScore) -> Self {
+        let plugins = score.plugins.into_iter();
+        Self {
+            name: score.node_name,
+            feasible: true,
+            reasons: Vec::new(),
+            scores: plugins
+                .map(|plugin| {
+                    (
+                        plugin.plugin,
+                        plugin.normalised.saturating_mul(plugin.weight),
+                    )
+                })
+                .collect(),
+            total: Some(score.score),
+        }
+    }
+}
+
+/// Explains a pod: by its scheduler where that runs, else by the rules of podplane's scheduler.
+pub(super) async fn explanation(
+    State(parts): State<Arc<Parts>>,
+    Path((namespace, name)): Path<(String, String)>,
+) -> Response {
+    let key = ObjectKey::new(namespace.as_str(), name.as_str());
+    let response = match parts.explain(&key).await {
+        Ok(Some(response)) if response.state() != PodState::Unknown => response,
+        Ok(_) => {
+            let why = format!("pod {key} does not exist, or has ended");
+            return refusal(StatusCode::NOT_FOUND, "NotFound", &why);
+        }
+        Err(error) => {
+            let why = format!("failed to explain pod {key}: {error:#}");
+            return refusal(StatusCode::SERVICE_UNAVAILABLE, "ServiceUnavailable", &why);
+        }
+    };
+    match serde_json::to_string(&ExplanationDocument::of(&key, response)) {
+        Ok(explained) => document(explained),
+        Err(error) => {
+            let code = StatusCode::INTERNAL_SERVER_ERROR;
+            refusal(code, "InternalError", &error.to_string())
+        }
+    }
+}
+
+impl Parts {
+    async fn explain(&self, key: &ObjectKey) -> anyhow::Result<Option<ExplainPodResponse>> {
+        if self.local.is_some() {
+            let request = ExplainPodRequest {
+                namespace: key.namespace.clone(),
+                name: key.name.clone(),
+                ..ExplainPodRequest::default()
+            };
+            let asked = explanation::explain(&self.global, None, &request, TIMEOUT).await;
+            return asked.map(Some);
+        }
+        let client = match self.cluster.is_given() {
+            true => podplane_client::Client::over_rest(self.cluster.config().await?)?,
+            false => self.global.client()?,
+        };
+        let resource = PodIpResource::default();
+        let snapshot = live::snapshot(&client, &resource).await?;
+        let explained = snapshot.explain(key, IpPolicy::default().into());
+        Ok(explained.map(|explained| explained.response))
+    }
+}
