@@ -89,7 +89,6 @@ class Page {
 
   /** @param {Session} session */
   #frame({ user, server, source }) {
-    document.body.classList.add('has-session');
     this.#navigation();
     replace(part('find'), search(this.#feed, this.#session.signal));
     const leave = button('Log out', () => this.#leave());
@@ -114,7 +113,7 @@ class Page {
     const at = Number(parse(location.hash).query.get('at') ?? recording.duration);
     const { signal } = this.#session;
     this.#readMoment = throttled(PAUSE.recording, signal, () => this.#feed.read(signal));
-    this.#slider = new Slider(recording, at, (to) => {
+    this.#slider = new Slider(recording, at, signal, (to) => {
       this.#is(to);
       const { path, query } = parse(location.hash);
       history.replaceState(null, '', link(path, Object.fromEntries(query)));
@@ -190,7 +189,8 @@ class Page {
     this.#session.abort();
     this.#view.abort();
     this.#slider = null;
-    document.body.classList.remove('has-session');
+    this.#api.at = null;
+    moment.at = null;
     for (const id of ['navigation', 'find', 'user', 'recording']) replace(part(id));
     this.#connection();
   }

@@ -4,7 +4,7 @@
 /** @import { Context } from './views.js' */
 
 import { openHolder } from './addresses.js';
-import { isAbort } from './api.js';
+import { ServerError } from './api.js';
 import { draw } from './canvas.js';
 import { h, replace, setText } from './dom.js';
 import { errorBox } from './messages.js';
@@ -89,7 +89,6 @@ export class AddressMap {
     }
     void api.follow(`${path}&watch=true`, end, {
       onDocument: (/** @type {MapDocument} */ document) => this.#apply(document),
-      // The state of the connection is shown for the whole page.
       onLost: () => {},
       onRefused: (error) => replace(this.#problem, errorBox(error)),
     });
@@ -100,7 +99,8 @@ export class AddressMap {
     try {
       this.#apply(await this.#context.api.json(path, this.#context.end));
     } catch (error) {
-      if (!isAbort(error)) replace(this.#problem, errorBox(error));
+      // The state of the connection is shown for the whole page.
+      if (error instanceof ServerError) replace(this.#problem, errorBox(error));
     }
   }
 

@@ -26,9 +26,11 @@ export class Slider {
   /**
    * @param {Recording} recording
    * @param {number} at
+   * @param {AbortSignal} end
    * @param {(at: number) => void} onMoment
    */
-  constructor(recording, at, onMoment) {
+  constructor(recording, at, end, onMoment) {
+    end.addEventListener('abort', () => clearInterval(this.#timer), { once: true });
     this.#recording = recording;
     this.#onMoment = onMoment;
     this.#at = at;
