@@ -55,7 +55,9 @@ export async function openHolder(api, prefix, end) {
   try {
     /** @type {AddressPage} */
     const { items } = await api.json(addressesPath(prefix, 2), end);
-    const links = items.flatMap(({ holders }) => holders.map(holderLink)).filter((one) => one !== null);
+    const links = items
+      .flatMap(({ holders }) => holders.map(holderLink))
+      .filter((one) => one !== null);
     if (links.length === 1 && links[0]) go(links[0]);
   } catch {
     // The details beside the map show the address as it is.

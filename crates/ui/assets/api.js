@@ -261,9 +261,13 @@ function whenHidden(stop) {
 function delay(milliseconds, end) {
   return new Promise((resolve) => {
     const timer = setTimeout(resolve, milliseconds);
-    end.addEventListener('abort', () => {
-      clearTimeout(timer);
-      resolve();
-    }, { once: true });
+    end.addEventListener(
+      'abort',
+      () => {
+        clearTimeout(timer);
+        resolve();
+      },
+      { once: true },
+    );
   });
 }

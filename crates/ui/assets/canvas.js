@@ -46,18 +46,34 @@ export function coloursAt(element) {
 
 /** Shapes in a cell of 1 by 1, as lines. @type {Partial<Record<StateName, number[][]>>} */
 const PATTERNS = {
-  duplicate: [[0, 0, 1, 1], [1, 0, 0, 1]],
+  duplicate: [
+    [0, 0, 1, 1],
+    [1, 0, 0, 1],
+  ],
   outside: [[0, 1, 1, 0]],
   orphaned: [[0.5, 0.2, 0.8, 0.5, 0.5, 0.8, 0.2, 0.5, 0.5, 0.2]],
-  draining: [[0, 0.35, 1, 0.35], [0, 0.7, 1, 0.7]],
+  draining: [
+    [0, 0.35, 1, 0.35],
+    [0, 0.7, 1, 0.7],
+  ],
   service: [[0.5, 0.4, 0.5, 0.6]],
   node: [[0.35, 0.35, 0.65, 0.35, 0.65, 0.65, 0.35, 0.65, 0.35, 0.35]],
-  withheld: [[0.3, 0, 0.3, 1], [0.7, 0, 0.7, 1]],
+  withheld: [
+    [0.3, 0, 0.3, 1],
+    [0.7, 0, 0.7, 1],
+  ],
   reserved: [[0, 0, 1, 1]],
-  gateway: [[0.5, 0.2, 0.5, 0.8], [0.2, 0.5, 0.8, 0.5]],
+  gateway: [
+    [0.5, 0.2, 0.5, 0.8],
+    [0.2, 0.5, 0.8, 0.5],
+  ],
 };
 
-/** Dashes of the outlines of blocks that are not simply a node's. @type {Record<string, number[]>} */
+/**
+ * Dashes of the outlines of blocks that are not simply a node's.
+ *
+ * @type {Record<string, number[]>}
+ */
 const DASHES = {
   foreign: [5, 2],
   unowned: [5, 2],
@@ -224,7 +240,10 @@ function labels({ context, scene, cell: size, colours }) {
  */
 function mark({ context, cell: size, colours }, cell) {
   const [x, y] = [(cell.x + 0.5) * size, (cell.y + 0.5) * size];
-  for (const [colour, width] of /** @type {const} */ ([[colours.page, 4], [colours.error, 2]])) {
+  for (const [colour, width] of /** @type {const} */ ([
+    [colours.page, 4],
+    [colours.error, 2],
+  ])) {
     context.strokeStyle = colour;
     context.lineWidth = width;
     context.beginPath();
@@ -238,7 +257,10 @@ function mark({ context, cell: size, colours }, cell) {
  * @param {Cell} cell
  */
 function ring({ context, cell: size, colours }, cell) {
-  for (const [colour, width] of /** @type {const} */ ([[colours.page, 5], [colours.focus, 2.5]])) {
+  for (const [colour, width] of /** @type {const} */ ([
+    [colours.page, 5],
+    [colours.focus, 2.5],
+  ])) {
     context.strokeStyle = colour;
     context.lineWidth = width;
     context.strokeRect(cell.x * size - 1, cell.y * size - 1, size + 2, size + 2);

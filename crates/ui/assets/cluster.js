@@ -1,6 +1,7 @@
 // The state of the cluster, as far as the page holds it: never all pods.
 
-/** @import { ClusterDocument, Finding, Network, NodeRow, PodTotals, WaitingGroup } from '../types/contract.js' */
+/** @import { ClusterDocument, Finding, Network, NodeRow } from '../types/contract.js' */
+/** @import { PodTotals, WaitingGroup } from '../types/contract.js' */
 /** @import { Api, ServerError } from './api.js' */
 
 import { isAbort } from './api.js';
@@ -18,7 +19,11 @@ import { Signal } from './signal.js';
  * @property {number} findingsTotal
  */
 
-/** @typedef {{state: 'connecting' | 'live' | 'lost' | 'refused' | 'recording', error: string}} Connection */
+/**
+ * @typedef {object} Connection
+ * @property {'connecting' | 'live' | 'lost' | 'refused' | 'recording'} state
+ * @property {string} error
+ */
 
 /** @returns {Cluster} */
 function unknown() {

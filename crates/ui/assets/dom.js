@@ -71,7 +71,9 @@ export function button(text, onClick, attributes = {}) {
  * @param {[string, Child][]} pairs
  */
 export function definitions(pairs) {
-  const present = pairs.filter(([, value]) => value !== null && value !== undefined && value !== '');
+  const present = pairs.filter(
+    ([, value]) => value !== null && value !== undefined && value !== '',
+  );
   const parts = present.map(([name, value]) => h('div', {}, h('dt', {}, name), h('dd', {}, value)));
   return h('dl', { class: 'facts' }, ...parts);
 }

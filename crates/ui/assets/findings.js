@@ -47,7 +47,10 @@ export function findings({ feed, end }) {
       ],
       key: (finding) => JSON.stringify(finding),
       empty: 'The audit finds nothing wrong.',
-      filter: { label: 'Filter findings', text: (finding) => Object.values(finding).flat().join(' ') },
+      filter: {
+        label: 'Filter findings',
+        text: (finding) => Object.values(finding).flat().join(' '),
+      },
     }),
   );
   const note = h('p', { class: 'quiet' });
@@ -82,6 +85,8 @@ export function placeOf({ prefix, network }) {
  * @param {(name: string) => string} link
  */
 function links(names, link) {
-  const parts = names.map((name) => h('span', { class: 'holder' }, h('a', { href: link(name) }, name)));
+  const parts = names.map((name) =>
+    h('span', { class: 'holder' }, h('a', { href: link(name) }, name)),
+  );
   return h('span', {}, ...parts);
 }

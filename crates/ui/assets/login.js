@@ -50,7 +50,11 @@ export function loginForm(api, reason, onSession) {
     h('pre', { tabindex: '0' }, h('code', {}, 'kubectl create token NAME')),
     h('p', { class: 'quiet' }, 'Without a token, with the rights of your kubeconfig:'),
     h('pre', { tabindex: '0' }, h('code', {}, 'podplane ui')),
-    h('p', { class: 'quiet' }, 'It prints an address that logs in once, and opens a browser if there is one.'),
+    h(
+      'p',
+      { class: 'quiet' },
+      'It prints an address that logs in once, and opens a browser if there is one.',
+    ),
   );
   form.addEventListener('submit', async (event) => {
     event.preventDefault();

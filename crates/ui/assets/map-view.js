@@ -41,14 +41,26 @@ export function mapView(context) {
     const links = all.map(({ cidr, role, name }) => {
       const isShown = cidr === (network ?? all[0]?.cidr);
       const attributes = { href: mapLink(cidr, cidr), 'aria-current': isShown && 'true' };
-      return h('li', {}, h('a', attributes, cidr), h('span', { class: 'quiet' }, ` ${role} ${name}`));
+      return h(
+        'li',
+        {},
+        h('a', attributes, cidr),
+        h('span', { class: 'quiet' }, ` ${role} ${name}`),
+      );
     });
     replace(networks, h('ul', { class: 'plain' }, ...links));
   });
   const element = h(
     'div',
     { class: 'with-aside' },
-    h('div', {}, h('div', { class: 'bar' }, crumbs, table.toggle), summary, map.element, table.element),
+    h(
+      'div',
+      {},
+      h('div', { class: 'bar' }, crumbs, table.toggle),
+      summary,
+      map.element,
+      table.element,
+    ),
     h(
       'aside',
       { 'aria-label': 'Details of the map' },
@@ -89,7 +101,7 @@ function scale({ view, cells }) {
 }
 
 /** The table of addresses, hidden until it is asked for. */
-class TableBehind {
+export class TableBehind {
   element = h('div', { hidden: true });
   toggle;
   #context;

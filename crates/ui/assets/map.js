@@ -84,7 +84,10 @@ export class AddressMap {
     const path = `/summary/v1alpha1/map?${query}`;
     const { api, end, feed, isLive, pause } = this.#context;
     if (!isLive || isSmall) {
-      feed.cluster.follow(end, throttled(pause, end, () => this.#read(path)));
+      feed.cluster.follow(
+        end,
+        throttled(pause, end, () => this.#read(path)),
+      );
       return;
     }
     void api.follow(`${path}&watch=true`, end, {
@@ -158,7 +161,8 @@ export class AddressMap {
     const cursor = this.#cursor ? scene.at(this.#cursor.x, this.#cursor.y) : null;
     draw(this.#canvas, scene, this.#size, { findings: this.#marks, cursor });
     const name = `Map of ${network.role} ${prefix}`;
-    if (this.#canvas.getAttribute('aria-label') !== name) this.#canvas.setAttribute('aria-label', name);
+    if (this.#canvas.getAttribute('aria-label') !== name)
+      this.#canvas.setAttribute('aria-label', name);
     setText(this.#description, described(scene));
     this.#options.onScene?.(scene);
     this.#options.onCell?.(scene, cursor, (cursor && this.#marks.get(cursor)) ?? []);
@@ -231,7 +235,9 @@ export class AddressMap {
  */
 function described({ view }) {
   const each = Object.entries(view.counts).map(([state, count]) => `${number(count)} ${state}`);
-  const blocks = view.outlines.slice(0, 50).map(({ cidr, node, state }) => `${cidr} ${node ?? state}`);
+  const blocks = view.outlines
+    .slice(0, 50)
+    .map(({ cidr, node, state }) => `${cidr} ${node ?? state}`);
   return `${view.prefix}: ${each.join(', ')}. Blocks: ${blocks.join('; ') || 'none'}.
     Arrow keys move, Enter zooms in, Escape zooms out.`;
 }

@@ -80,7 +80,9 @@ function factsOf({ node: row }) {
  */
 function mapsOf(context, cidrs) {
   if (cidrs.length === 0) {
-    return [hint('This node has no block, so no pod can run on it. The events of the node say why.')];
+    return [
+      hint('This node has no block, so no pod can run on it. The events of the node say why.'),
+    ];
   }
   const details = new CellDetails(context.api, context.end);
   const legend = new Legend();
@@ -107,7 +109,12 @@ function mapsOf(context, cidrs) {
 class MachineTables {
   element = h('div', {});
   #tables = {
-    sandboxes: new DataTable({ caption: 'Sandboxes', columns: SANDBOX, key: (row) => row.id, empty: 'none' }),
+    sandboxes: new DataTable({
+      caption: 'Sandboxes',
+      columns: SANDBOX,
+      key: (row) => row.id,
+      empty: 'none',
+    }),
     leaseFiles: new DataTable({
       caption: 'Lease files',
       columns: LEASE,
@@ -120,7 +127,12 @@ class MachineTables {
       key: (row) => JSON.stringify(row),
       empty: 'none',
     }),
-    links: new DataTable({ caption: 'Links', columns: LINK, key: (row) => row.name, empty: 'none' }),
+    links: new DataTable({
+      caption: 'Links',
+      columns: LINK,
+      key: (row) => row.name,
+      empty: 'none',
+    }),
   };
   #shown = '';
 

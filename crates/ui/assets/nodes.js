@@ -40,7 +40,12 @@ export function nodes({ feed, end }) {
           isCode: true,
         },
         { title: 'Fill', value: fillOf, show: (node) => fillBar(node) },
-        { title: 'In use', value: ({ used }) => used, show: ({ used }) => number(used), isNumeric: true },
+        {
+          title: 'In use',
+          value: ({ used }) => used,
+          show: ({ used }) => number(used),
+          isNumeric: true,
+        },
         {
           title: 'Capacity',
           value: ({ capacity }) => capacity ?? -1,
@@ -53,14 +58,20 @@ export function nodes({ feed, end }) {
           show: ({ orphaned }) => number(orphaned),
           isNumeric: true,
         },
-        { title: 'Pods', value: ({ pods }) => pods, show: ({ pods }) => number(pods), isNumeric: true },
+        {
+          title: 'Pods',
+          value: ({ pods }) => pods,
+          show: ({ pods }) => number(pods),
+          isNumeric: true,
+        },
       ],
       key: ({ name }) => name,
       empty: 'There are no nodes yet: podplane node add node-0 adds one.',
       sortedBy: 0,
       filter: {
         label: 'Filter by name, block or state',
-        text: (node) => [node.name, stateOf(node), ...node.blocks.map(({ cidr }) => cidr)].join(' '),
+        text: (node) =>
+          [node.name, stateOf(node), ...node.blocks.map(({ cidr }) => cidr)].join(' '),
       },
     }),
   );

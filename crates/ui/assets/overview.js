@@ -8,6 +8,7 @@ import { CellDetails } from './details.js';
 import { h, replace, section, setText } from './dom.js';
 import { placeOf } from './findings.js';
 import { AddressMap, Legend } from './map.js';
+import { TableBehind } from './map-view.js';
 import { hint } from './messages.js';
 import { link, mapLink } from './route.js';
 import { inUse } from './states.js';
@@ -28,14 +29,26 @@ export function overview(context) {
   const beside = new Beside(context);
   const details = new CellDetails(api, end);
   const legend = new Legend();
+  const title = h('a', { href: link(['map']), class: 'code' });
+  const table = new TableBehind(context);
   const map = new AddressMap(context, {
-    onScene: (scene) => legend.show(scene),
+    onScene: (scene) => {
+      legend.show(scene);
+      table.is(scene);
+      setText(title, scene.view.prefix);
+    },
     onCell: (scene, cell, found) => details.show(scene, cell, found),
   });
   const picture = h(
     'div',
     { class: 'with-aside' },
-    h('div', { class: 'maps' }, map.element, beside.element),
+    h(
+      'div',
+      {},
+      h('div', { class: 'bar' }, title, table.toggle),
+      h('div', { class: 'maps' }, map.element, beside.element),
+      table.element,
+    ),
     h(
       'aside',
       { 'aria-label': 'Details of the map' },
@@ -81,8 +94,9 @@ function figuresOf({ pods, nodes, findingsTotal, networks }) {
     figure(number(pods.total), 'pods', `${number(pods.running)} running`, link(['pods'])),
     figure(number(pods.waiting), 'waiting', 'for a node or an address', link(['waiting'])),
     figure(number(nodes.size), 'nodes', `${number(ready)} ready`, link(['nodes'])),
-    figure(number(used), 'addresses in use', `of ${number(capacity)} in blocks`, link(['nodes'])),
-    networks[0] && figure(number(free), 'in no block', networks[0].cidr, mapLink(networks[0].cidr, null)),
+    figure(number(used), 'in use', `of ${number(capacity)} of the blocks`, link(['nodes'])),
+    networks[0] &&
+      figure(number(free), 'in no block', networks[0].cidr, mapLink(networks[0].cidr, null)),
     figure(number(findingsTotal), 'findings', 'of the audit', link(['findings'])),
   ].filter((one) => one !== undefined);
 }
@@ -103,9 +117,11 @@ function figure(value, name, note, href) {
 
 /** @param {Cluster} cluster */
 function attentionOf({ waiting, findings, findingsTotal }) {
-  const groups = waiting.slice(0, 5).map(({ reason, count }) =>
-    h('li', {}, h('a', { href: link(['waiting']) }, reason), ` ${counted(count, 'pod')}`),
-  );
+  const groups = waiting
+    .slice(0, 5)
+    .map(({ reason, count }) =>
+      h('li', {}, h('a', { href: link(['waiting']) }, reason), ` ${counted(count, 'pod')}`),
+    );
   const found = findings.slice(0, 5).map((finding) => {
     const { message, severity, prefix } = finding;
     const place = prefix && h('a', { href: placeOf(finding), class: 'code' }, prefix);
@@ -129,7 +145,8 @@ function attentionOf({ waiting, findings, findingsTotal }) {
 class Beside {
   element = h('div', { class: 'beside' });
   #context;
-  /** By CIDR. @type {Map<string, {element: HTMLElement, note: HTMLElement}>} */ #pictures = new Map();
+  /** By CIDR. @type {Map<string, {element: HTMLElement, note: HTMLElement}>} */ #pictures =
+    new Map();
   #shown = '';
 
   /** @param {Context} context */
@@ -149,7 +166,8 @@ class Beside {
     this.#shown = cidrs;
     const pictures = shown.map(({ cidr }) => this.#pictures.get(cidr)?.element);
     const left = networks.length - shown.length;
-    const more = left > 0 && h('a', { href: link(['map']) }, `and ${counted(left, 'more network')}`);
+    const more =
+      left > 0 && h('a', { href: link(['map']) }, `and ${counted(left, 'more network')}`);
     replace(this.element, ...pictures, more);
   }
 
@@ -176,7 +194,10 @@ function emptiness({ nodes, pods }) {
     );
   }
   if (pods.total === 0) {
-    return hint('This cluster has no pods yet. Start some:', 'podplane run web --replicas 3 --wait');
+    return hint(
+      'This cluster has no pods yet. Start some:',
+      'podplane run web --replicas 3 --wait',
+    );
   }
   return null;
 }

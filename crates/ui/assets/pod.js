@@ -1,6 +1,7 @@
 // A pod: its state, its trace, its events, the scheduler's explanation, and its YAML.
 
-/** @import { ClusterEvent, Condition, Explanation, Pod, Trace, WatchEvent } from '../types/contract.js' */
+/** @import { ClusterEvent, Condition, Explanation, Pod } from '../types/contract.js' */
+/** @import { Trace, WatchEvent } from '../types/contract.js' */
 /** @import { Context, View } from './views.js' */
 
 import { ServerError, isAbort } from './api.js';
@@ -20,8 +21,9 @@ import { yamlPanel } from './yaml.js';
  */
 export function pod(context) {
   const [, namespace = '', name = ''] = context.route.path;
-  const path = `/api/v1/namespaces/${encodeURIComponent(namespace)}/pods/${encodeURIComponent(name)}`;
-  const summary = `/summary/v1alpha1/pods/${encodeURIComponent(namespace)}/${encodeURIComponent(name)}`;
+  const [within, called] = [namespace, name].map(encodeURIComponent);
+  const path = `/api/v1/namespaces/${within}/pods/${called}`;
+  const summary = `/summary/v1alpha1/pods/${within}/${called}`;
   const facts = h('div', {});
   const conditions = conditionTable();
   const events = new Events(context, namespace, name);
@@ -142,8 +144,15 @@ class Events {
         { title: 'Type', value: ({ type }) => type ?? '' },
         { title: 'Reason', value: ({ reason }) => reason ?? '' },
         { title: 'Message', value: ({ message }) => message ?? '' },
-        { title: 'From', value: ({ source, reportingComponent }) => source?.component ?? reportingComponent ?? '' },
-        { title: 'Count', value: ({ series, count }) => series?.count ?? count ?? 1, isNumeric: true },
+        {
+          title: 'From',
+          value: ({ source, reportingComponent }) => source?.component ?? reportingComponent ?? '',
+        },
+        {
+          title: 'Count',
+          value: ({ series, count }) => series?.count ?? count ?? 1,
+          isNumeric: true,
+        },
       ],
       key: ({ metadata }) => metadata.name,
       empty: 'No events.',
@@ -212,7 +221,10 @@ class TracePanel {
     } catch (error) {
       if (isAbort(error)) return;
       const isAbsent = error instanceof ServerError && error.code === 404;
-      replace(this.#content, isAbsent ? h('p', { class: 'quiet' }, error.message) : errorBox(error));
+      replace(
+        this.#content,
+        isAbsent ? h('p', { class: 'quiet' }, error.message) : errorBox(error),
+      );
     }
   }
 }
@@ -226,14 +238,25 @@ class ExplanationPanel {
     /** @type {import('./table.js').TableOptions<Explanation['nodes'][number]>} */ ({
       caption: 'Nodes as the scheduler sees them for this pod',
       columns: [
-        { title: 'Node', value: ({ name }) => name, show: ({ name }) => h('a', { href: nodeLink(name) }, name) },
+        {
+          title: 'Node',
+          value: ({ name }) => name,
+          show: ({ name }) => h('a', { href: nodeLink(name) }, name),
+        },
         { title: 'Feasible', value: ({ feasible }) => (feasible ? 'yes' : 'no') },
         { title: 'Reasons', value: ({ reasons }) => reasons.join('; ') },
-        { title: 'Total', value: ({ total }) => total ?? -1, show: ({ total }) => String(total ?? '–'), isNumeric: true },
+        {
+          title: 'Total',
+          value: ({ total }) => total ?? -1,
+          show: ({ total }) => String(total ?? '–'),
+          isNumeric: true,
+        },
         {
           title: 'Scores',
           value: ({ scores }) =>
-            Object.entries(scores ?? {}).map(([plugin, score]) => `${plugin} ${score}`).join(', '),
+            Object.entries(scores ?? {})
+              .map(([plugin, score]) => `${plugin} ${score}`)
+              .join(', '),
         },
       ],
       key: ({ name }) => name,
@@ -265,7 +288,8 @@ class ExplanationPanel {
       }
     } catch (error) {
       const isAbsent = error instanceof ServerError && error.code === 404;
-      if (!isAbort(error) && !isAbsent) replace(this.element, section('Scheduling', errorBox(error)));
+      if (!isAbort(error) && !isAbsent)
+        replace(this.element, section('Scheduling', errorBox(error)));
     }
   }
 }

@@ -120,7 +120,11 @@ function podTable() {
     /** @type {import('./table.js').TableOptions<PodRow>} */ ({
       caption: 'Pods',
       columns: [
-        { title: 'Pod', value: ({ key }) => key, show: ({ key }) => h('a', { href: podLink(key) }, key) },
+        {
+          title: 'Pod',
+          value: ({ key }) => key,
+          show: ({ key }) => h('a', { href: podLink(key) }, key),
+        },
         { title: 'State', value: ({ state }) => state },
         {
           title: 'Address',

@@ -14,7 +14,11 @@ const KEY = '/';
  * @param {AbortSignal} end
  */
 export function search(feed, end) {
-  const attributes = { type: 'search', 'aria-label': 'Go to', placeholder: 'IP, node, ns/pod  ( / )' };
+  const attributes = {
+    type: 'search',
+    'aria-label': 'Go to',
+    placeholder: 'IP, node, ns/pod  ( / )',
+  };
   const input = h('input', { ...attributes, autocomplete: 'off', name: 'to' });
   const form = h('form', { role: 'search' }, input);
   form.addEventListener('submit', (event) => {
@@ -24,12 +28,17 @@ export function search(feed, end) {
     input.value = '';
     go(to);
   });
-  document.addEventListener('keydown', (event) => {
-    const isTyping = event.target instanceof HTMLElement && event.target.matches('input, select, textarea');
-    if (event.key !== KEY || isTyping || event.ctrlKey || event.metaKey) return;
-    event.preventDefault();
-    input.focus();
-  }, { signal: end });
+  document.addEventListener(
+    'keydown',
+    (event) => {
+      const isTyping =
+        event.target instanceof HTMLElement && event.target.matches('input, select, textarea');
+      if (event.key !== KEY || isTyping || event.ctrlKey || event.metaKey) return;
+      event.preventDefault();
+      input.focus();
+    },
+    { signal: end },
+  );
   return form;
 }
 

@@ -166,7 +166,10 @@ export class DataTable {
    */
   #pages(count, pages) {
     const all = this.#rows.length;
-    setText(this.#count, count === all ? counted(all, 'row') : `${count} of ${counted(all, 'row')}`);
+    setText(
+      this.#count,
+      count === all ? counted(all, 'row') : `${count} of ${counted(all, 'row')}`,
+    );
     this.#pager.hidden = pages < 2;
     if (pages < 2) return;
     const turn = (/** @type {number} */ by) => () => {

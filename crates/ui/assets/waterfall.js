@@ -23,11 +23,25 @@ export class Waterfall {
     /** @type {import('./table.js').TableOptions<PlacedSpan>} */ ({
       caption: 'Spans of the trace',
       columns: [
-        { title: 'Start', value: ({ start }) => start, show: ({ start }) => duration(start), isNumeric: true },
-        { title: 'Takes', value: ({ seconds }) => seconds, show: ({ seconds }) => duration(seconds), isNumeric: true },
+        {
+          title: 'Start',
+          value: ({ start }) => start,
+          show: ({ start }) => duration(start),
+          isNumeric: true,
+        },
+        {
+          title: 'Takes',
+          value: ({ seconds }) => seconds,
+          show: ({ seconds }) => duration(seconds),
+          isNumeric: true,
+        },
         { title: 'Service', value: ({ service }) => service },
         { title: 'Span', value: ({ name }) => name },
-        { title: 'Attributes', value: ({ attributes }) => attributesText(attributes), isCode: true },
+        {
+          title: 'Attributes',
+          value: ({ attributes }) => attributesText(attributes),
+          isCode: true,
+        },
         { title: 'Error', value: ({ error }) => error ?? '' },
       ],
       key: ({ index }) => String(index),
@@ -36,10 +50,14 @@ export class Waterfall {
   );
 
   constructor() {
-    const toggle = button('Show as table', () => {
-      this.#behind.hidden = !this.#behind.hidden;
-      toggle.setAttribute('aria-expanded', String(!this.#behind.hidden));
-    }, { 'aria-expanded': 'false' });
+    const toggle = button(
+      'Show as table',
+      () => {
+        this.#behind.hidden = !this.#behind.hidden;
+        toggle.setAttribute('aria-expanded', String(!this.#behind.hidden));
+      },
+      { 'aria-expanded': 'false' },
+    );
     this.#behind.append(this.#table.element);
     this.element = h(
       'div',
@@ -107,7 +125,12 @@ function bar({ name, service, start, seconds, depth, error, attributes }, end) {
     { title: more || null },
     label,
     h('span', { class: 'track', 'aria-hidden': 'true' }, fill),
-    h('span', { class: 'takes' }, duration(seconds), error && h('span', { class: 'finding error' }, ` ${error}`)),
+    h(
+      'span',
+      { class: 'takes' },
+      duration(seconds),
+      error && h('span', { class: 'finding error' }, ` ${error}`),
+    ),
   );
 }
 

@@ -38,7 +38,15 @@ export function yamlPanel(api, path, end) {
       setText(status, 'selected: copy it with the keyboard');
     }
   });
-  const details = h('details', { class: 'panel' }, h('summary', {}, 'YAML'), copy, ' ', status, content);
+  const details = h(
+    'details',
+    { class: 'panel' },
+    h('summary', {}, 'YAML'),
+    copy,
+    ' ',
+    status,
+    content,
+  );
   details.addEventListener('toggle', () => {
     if (details.open) void read();
   });
