@@ -192,7 +192,10 @@ impl Browser {
     /// If it cannot be told.
     pub async fn close(mut self) -> Result<()> {
         self.call("Browser.close", json!({})).await?;
-        self._process.wait().await.context("failed to wait for Chromium")?;
+        self._process
+            .wait()
+            .await
+            .context("failed to wait for Chromium")?;
         Ok(())
     }
 }

@@ -213,7 +213,10 @@ pub fn chromium() -> Option<PathBuf> {
 ///
 /// See [`require`].
 pub fn node_module(package: &str) -> Option<PathBuf> {
-    let installed = concat!(env!("CARGO_MANIFEST_DIR"), "/../target/peers/node/node_modules");
+    let installed = concat!(
+        env!("CARGO_MANIFEST_DIR"),
+        "/../target/peers/node/node_modules"
+    );
     let found = Path::new(installed).join(package);
     let install = format!("run cargo xtask test, which installs {package} from npm");
     require("node", found.is_dir(), &install).then_some(found)

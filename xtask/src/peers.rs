@@ -297,7 +297,9 @@ fn install_node() {
     if NODE.iter().all(is_present) {
         return;
     }
-    let packages = NODE.iter().map(|(name, version)| format!("{name}@{version}"));
+    let packages = NODE
+        .iter()
+        .map(|(name, version)| format!("{name}@{version}"));
     let packages: Vec<String> = packages.collect();
     note(&format!(
         "installing {} into {}",
@@ -305,7 +307,13 @@ fn install_node() {
         place.display()
     ));
     let mut npm = Command::new("npm");
-    npm.args(["install", "--silent", "--no-audit", "--no-fund", "--no-save"]);
+    npm.args([
+        "install",
+        "--silent",
+        "--no-audit",
+        "--no-fund",
+        "--no-save",
+    ]);
     npm.arg("--prefix").arg(&place).args(&packages);
     if !quiet(&mut npm) {
         note(&format!(

@@ -37,7 +37,15 @@ pub(crate) fn soak(args: &[String]) -> Result<()> {
 
 /// Writes the pictures of the documentation.
 pub(crate) fn pictures() -> Result<()> {
-    let page = ["--package", CLUSTERS, "--test", "page", "--", "--ignored", "pictures"];
+    let page = [
+        "--package",
+        CLUSTERS,
+        "--test",
+        "page",
+        "--",
+        "--ignored",
+        "pictures",
+    ];
     all(Parts::of("pictures"), &page.map(str::to_owned), None)
 }
 

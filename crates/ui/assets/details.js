@@ -53,7 +53,8 @@ export class CellDetails {
     const counts = present.map(({ name }) =>
       h('li', {}, stateLabel(name), ' ', number(cell.counts[name])),
     );
-    const ofBlock = block && h('span', {}, `${block.cidr}, ${block.state}`);
+    const words = block ? [block.cidr, block.state, block.details].filter(Boolean) : [];
+    const ofBlock = words.join(', ');
     const node = block?.node && h('a', { href: nodeLink(block.node) }, block.node);
     if (cell.prefix !== this.#prefix) replace(this.#holders);
     replace(

@@ -166,7 +166,7 @@ const SANDBOX = [
   { title: 'State', value: ({ state }) => state },
   { title: 'Addresses', value: ({ ips }) => ips.join(' '), isCode: true },
   { title: 'Id', value: ({ id }) => id, show: ({ id }) => id.slice(0, 13), isCode: true },
-  { title: 'Created', value: ({ created }) => created },
+  { title: 'Created', value: ({ created }) => created ?? '' },
 ];
 
 /** @type {Column<LeaseFile>[]} */
@@ -180,7 +180,7 @@ const LEASE = [
     isCode: true,
   },
   { title: 'Interface', value: ({ ifName }) => ifName, isCode: true },
-  { title: 'Written', value: ({ modified }) => modified },
+  { title: 'Written', value: ({ modified }) => modified ?? '' },
 ];
 
 /** @type {Column<Route>[]} */
@@ -193,7 +193,7 @@ const ROUTE = [
 /** @type {Column<Link>[]} */
 const LINK = [
   { title: 'Name', value: ({ name }) => name, isCode: true },
-  { title: 'Kind', value: ({ kind }) => kind },
+  { title: 'Kind', value: ({ kind }) => kind ?? '' },
   { title: 'State', value: ({ up }) => (up ? 'up' : 'down') },
   { title: 'Bridge', value: ({ master }) => master ?? '', isCode: true },
   { title: 'Peer', value: ({ peer }) => peer ?? '', show: ({ peer }) => podName(peer) },

@@ -118,6 +118,8 @@ export interface MapBlock {
   cidr: string;
   node: string | null;
   state: string;
+  /** More about a state that is not simply a node's; empty if there is nothing more. */
+  details?: string;
 }
 
 export interface MapDocument {
@@ -154,7 +156,7 @@ export interface Sandbox {
   pod: string;
   state: string;
   ips: string[];
-  created: string;
+  created: string | null;
 }
 
 export interface LeaseFile {
@@ -162,7 +164,7 @@ export interface LeaseFile {
   ip: string;
   containerID: string;
   ifName: string;
-  modified: string;
+  modified: string | null;
 }
 
 export interface Route {
@@ -173,7 +175,7 @@ export interface Route {
 
 export interface Link {
   name: string;
-  kind: string;
+  kind: string | null;
   up: boolean;
   master: string | null;
   peer: string | null;

@@ -117,10 +117,11 @@ impl Tab {
     pub async fn until_text(&self, selector: &str, part: &str) -> String {
         let what = format!("{selector} has {part:?}");
         let observe = || async { self.text(selector).await.map_err(|error| error.to_string()) };
-        let has_part = |text: &Result<String, String>| {
-            text.as_ref().is_ok_and(|text| text.contains(part))
-        };
-        eventually(&what, observe, has_part).await.unwrap_or_default()
+        let has_part =
+            |text: &Result<String, String>| text.as_ref().is_ok_and(|text| text.contains(part));
+        eventually(&what, observe, has_part)
+            .await
+            .unwrap_or_default()
     }
 
     /// Waits until an expression is true.

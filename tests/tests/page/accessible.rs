@@ -72,7 +72,10 @@ async fn axe_finds_nothing_serious_in_any_view() -> Result<()> {
     ];
     for (view, sign) in views {
         tab.open(&site.view(view)?).await?;
-        tab.until(&format!("document.querySelector('main {sign}, {sign}') !== null")).await;
+        tab.until(&format!(
+            "document.querySelector('main {sign}, {sign}') !== null"
+        ))
+        .await;
         for screen in SCREENS {
             tab.set_screen(screen).await?;
             is_accessible(&tab, view).await?;
@@ -90,10 +93,16 @@ async fn is_accessible(tab: &Tab, view: &str) -> Result<()> {
         .map(({id, help, nodes}) => ({id, help, nodes: nodes.map(({html, failureSummary}) =>
             [html, failureSummary])})))";
     let violations = tab.evaluate(run).await?;
-    ensure!(violations == Value::Array(Vec::new()), "{view}: {violations:#}");
+    ensure!(
+        violations == Value::Array(Vec::new()),
+        "{view}: {violations:#}"
+    );
     let wide = "document.documentElement.scrollWidth - document.documentElement.clientWidth";
     let wide = tab.evaluate(wide).await?;
-    ensure!(wide == 0, "{view}: {wide} pixels do not fit into the width of the screen");
+    ensure!(
+        wide == 0,
+        "{view}: {wide} pixels do not fit into the width of the screen"
+    );
     Ok(())
 }
 
@@ -121,7 +130,10 @@ async fn the_theme_follows_the_system_until_it_is_chosen() -> Result<()> {
     tab.until(&format!("{background} === '{black}'")).await;
     // The choice outlives the page.
     tab.evaluate("location.reload()").await?;
-    tab.until(&format!("{switch}?.innerText === 'Theme: dark' && {background} === '{black}'")).await;
+    tab.until(&format!(
+        "{switch}?.innerText === 'Theme: dark' && {background} === '{black}'"
+    ))
+    .await;
     assert_content(&tab, &[LOGIN])?;
     site.finish().await
 }

@@ -27,7 +27,8 @@ async fn texts_of_the_api_do_not_become_markup() -> Result<()> {
         "reason": "Unschedulable",
         "message": MARKUP,
     });
-    let status = json!({"status": {"message": MARKUP, "reason": MARKUP, "conditions": [condition]}});
+    let status =
+        json!({"status": {"message": MARKUP, "reason": MARKUP, "conditions": [condition]}});
     let path = "/api/v1/namespaces/default/pods/odd/status";
     patch(&site, path, &status).await?;
     let event = json!({
@@ -37,12 +38,14 @@ async fn texts_of_the_api_do_not_become_markup() -> Result<()> {
         "message": MARKUP,
         "type": "Warning",
     });
-    site.create("/api/v1/namespaces/default/events", &event).await?;
+    site.create("/api/v1/namespaces/default/events", &event)
+        .await?;
 
     let tab = site.logged_in("#/pod/default/odd").await?;
     tab.until_text("section.panel table", MARKUP).await;
     tab.until_text(".facts", MARKUP).await;
-    tab.evaluate("document.querySelector('summary').click()").await?;
+    tab.evaluate("document.querySelector('summary').click()")
+        .await?;
     tab.until_text("details pre", "onerror").await;
     for view in ["#/waiting", "#/pods", "#/"] {
         tab.open(&site.view(view)?).await?;
@@ -60,6 +63,9 @@ async fn texts_of_the_api_do_not_become_markup() -> Result<()> {
 
 async fn patch(site: &Site, path: &str, patch: &Value) -> Result<()> {
     let patch = Some(("application/merge-patch+json", patch));
-    site.admin().send(Method::PATCH, path, patch).await?.document()?;
+    site.admin()
+        .send(Method::PATCH, path, patch)
+        .await?
+        .document()?;
     Ok(())
 }

@@ -76,13 +76,17 @@ async fn deep_links_open_their_views_and_follow_them() -> Result<()> {
     tab.until_text(".waterfall", "RunPodSandbox").await;
     tab.until_text("main", "Scheduled").await;
 
-    let node = pods[0].spec.as_ref().and_then(|spec| spec.node_name.clone());
+    let node = pods[0]
+        .spec
+        .as_ref()
+        .and_then(|spec| spec.node_name.clone());
     let node = node.unwrap_or_default();
     tab.open(&site.view(&format!("#/node/{node}"))?).await?;
     tab.until_text("h1", &node).await;
     tab.until_text("main", &ip).await;
     tab.open(&site.view("#/map?prefix=10.244.0.0/24")?).await?;
-    tab.until_text(".crumbs [aria-current]", "10.244.0.0/24").await;
+    tab.until_text(".crumbs [aria-current]", "10.244.0.0/24")
+        .await;
 
     // What the server says is shown as it is.
     tab.open(&site.view("#/map?prefix=10.99.0.0/24")?).await?;
@@ -91,7 +95,11 @@ async fn deep_links_open_their_views_and_follow_them() -> Result<()> {
     tab.until_text(".error", "\"nobody\" not found").await;
     tab.open(&site.view("#/nothing")?).await?;
     tab.until_text("h1", "No such view").await;
-    let refused = ["prefix=10.99.0.0%2F24&watch=true", "pods/nobody", "nobody/trace"];
+    let refused = [
+        "prefix=10.99.0.0%2F24&watch=true",
+        "pods/nobody",
+        "nobody/trace",
+    ];
     assert_content(&tab, &[&[LOGIN], &refused[..]].concat())?;
     site.finish().await
 }

@@ -23,18 +23,29 @@ async fn a_stranger_gets_the_form_and_no_data() -> Result<()> {
     }
 
     log_in(&tab, "not-a-token").await?;
-    tab.until("document.querySelector('.error')?.innerText.length > 0").await;
+    tab.until("document.querySelector('.error')?.innerText.length > 0")
+        .await;
     assert_eq!(tab.text("h1").await?, "Log in");
 
     // A user without rights learns what is missing.
     let token = site.token("stranger", None).await?;
-    tab.evaluate("document.querySelector('#token').value = ''").await?;
+    tab.evaluate("document.querySelector('#token').value = ''")
+        .await?;
     log_in(&tab, &token).await?;
     tab.until_text("#problem", "list").await;
     tab.until_text("#connection", "refused").await;
-    assert!(tab.evaluate("document.querySelector('td')").await?.is_null());
+    assert!(
+        tab.evaluate("document.querySelector('td')")
+            .await?
+            .is_null()
+    );
 
-    let paths = ["/ui/session", "/summary/v1alpha1/cluster", "/api/v1/pods", "watch=true"];
+    let paths = [
+        "/ui/session",
+        "/summary/v1alpha1/cluster",
+        "/api/v1/pods",
+        "watch=true",
+    ];
     assert_content(&tab, &paths)?;
     site.finish().await
 }
@@ -50,10 +61,15 @@ async fn the_token_is_in_memory_only_and_forgotten_at_the_end() -> Result<()> {
     assert_eq!(tab.evaluate(stored).await?, "{}{}");
     assert_eq!(tab.evaluate("location.hash").await?, "#/nodes");
 
-    let leave = "[...document.querySelectorAll('button')].find((one) => one.innerText === 'Log out')";
+    let leave =
+        "[...document.querySelectorAll('button')].find((one) => one.innerText === 'Log out')";
     tab.evaluate(&format!("{leave}.click()")).await?;
     tab.until_text("h1", "Log in").await;
-    assert!(tab.evaluate("document.querySelector('td')").await?.is_null());
+    assert!(
+        tab.evaluate("document.querySelector('td')")
+            .await?
+            .is_null()
+    );
 
     assert_content(&tab, &["/ui/session"])?;
     let address = site.address()?;

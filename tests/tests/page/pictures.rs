@@ -32,7 +32,10 @@ fn file(name: &str) -> PathBuf {
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "writes docs/images: cargo xtask pictures"]
 async fn pictures_of_every_view() -> Result<()> {
-    let few = ledger().nodes(4).cluster_cidr("10.244.0.0/22").node_cidr_mask_size(26);
+    let few = ledger()
+        .nodes(4)
+        .cluster_cidr("10.244.0.0/22")
+        .node_cidr_mask_size(26);
     let Some(site) = Site::start(few).await? else {
         return Ok(());
     };
@@ -45,7 +48,8 @@ async fn pictures_of_every_view() -> Result<()> {
     tab.open(&site.view("#/pods")?).await?;
     let first = "document.querySelector('td a')?.hash ?? ''";
     tab.until(&format!("({first}).startsWith('#/pod/')")).await;
-    let web = "[...document.querySelectorAll('td a')].find(({hash}) => hash.includes('/web'))?.hash";
+    let web =
+        "[...document.querySelectorAll('td a')].find(({hash}) => hash.includes('/web'))?.hash";
     let pod = tab.evaluate(web).await?;
     let pod = pod.as_str().unwrap_or_default();
     for (name, view, sign, screen) in [
@@ -73,7 +77,8 @@ async fn pictures_of_every_view() -> Result<()> {
 
 /// Takes the picture of a view once it has its sign and all frames have been drawn.
 async fn take(tab: &Tab, name: &str, sign: &str) -> Result<()> {
-    tab.until(&format!("document.querySelector('{sign}') !== null")).await;
+    tab.until(&format!("document.querySelector('{sign}') !== null"))
+        .await;
     let drawn = "new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))";
     tab.evaluate(drawn).await?;
     let picture = tab.picture().await?;

@@ -89,7 +89,9 @@ impl Site {
         let path = format!("{accounts}/{name}/token");
         let answer = self.create(&path, &request).await?;
         let token = answer["status"]["token"].as_str();
-        Ok(token.with_context(|| format!("no token in {answer}"))?.to_owned())
+        Ok(token
+            .with_context(|| format!("no token in {answer}"))?
+            .to_owned())
     }
 
     /// A tab in which an administrator has logged in, at a view.
@@ -123,7 +125,10 @@ pub(crate) async fn log_in(tab: &Tab, token: &str) -> Result<()> {
 pub(crate) fn assert_content(tab: &Tab, expected: &[&str]) -> Result<()> {
     let is_expected = |line: &String| expected.iter().any(|path| line.ends_with(path));
     let complaints = tab.complaints();
-    let others: Vec<&String> = complaints.iter().filter(|line| !is_expected(line)).collect();
+    let others: Vec<&String> = complaints
+        .iter()
+        .filter(|line| !is_expected(line))
+        .collect();
     ensure!(others.is_empty(), "the page has complained: {others:#?}");
     Ok(())
 }
