@@ -4,7 +4,7 @@
 
 const LEAST_PAUSE = 500;
 const LONGEST_PAUSE = 5000;
-/** Streams have a bookmark each 15 seconds: one that is silent for longer is lost. */
+/** Streams of the summary have a bookmark each 15 seconds: one that is silent is lost. */
 const LONGEST_SILENCE = 40_000;
 
 /** An answer of the server that is not 2xx, with the message of its `Status`. */
@@ -159,8 +159,9 @@ export class Api {
    * @param {(document: T) => void} handlers.onDocument
    * @param {(error: unknown) => void} handlers.onLost after each failure that is tried again
    * @param {(error: ServerError) => void} handlers.onRefused an answer that does not change
+   * @param {number} [handlers.silence] the milliseconds after which a silent stream is lost
    */
-  async follow(path, end, { onDocument, onLost, onRefused }) {
+  async follow(path, end, { onDocument, onLost, onRefused, silence = LONGEST_SILENCE }) {
     let pause = LEAST_PAUSE;
     while (!end.aborted) {
       await visible(end);
@@ -168,12 +169,12 @@ export class Api {
       const stop = () => attempt.abort();
       end.addEventListener('abort', stop, { once: true });
       const hidden = whenHidden(stop);
-      let silence = setTimeout(stop, LONGEST_SILENCE);
+      let timer = setTimeout(stop, silence);
       try {
         const response = await this.#data(path, { signal: attempt.signal });
         for await (const line of lines(response)) {
-          clearTimeout(silence);
-          silence = setTimeout(stop, LONGEST_SILENCE);
+          clearTimeout(timer);
+          timer = setTimeout(stop, silence);
           onDocument(JSON.parse(line));
           pause = LEAST_PAUSE;
         }
@@ -186,7 +187,7 @@ export class Api {
         }
         if (document.visibilityState === 'visible') onLost(error);
       } finally {
-        clearTimeout(silence);
+        clearTimeout(timer);
         hidden();
         end.removeEventListener('abort', stop);
       }
@@ -260,14 +261,12 @@ function whenHidden(stop) {
  */
 function delay(milliseconds, end) {
   return new Promise((resolve) => {
-    const timer = setTimeout(resolve, milliseconds);
-    end.addEventListener(
-      'abort',
-      () => {
-        clearTimeout(timer);
-        resolve();
-      },
-      { once: true },
-    );
+    const done = () => {
+      clearTimeout(timer);
+      end.removeEventListener('abort', done);
+      resolve();
+    };
+    const timer = setTimeout(done, milliseconds);
+    end.addEventListener('abort', done);
   });
 }

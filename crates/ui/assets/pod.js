@@ -15,6 +15,9 @@ import { Waterfall } from './waterfall.js';
 import { age } from './words.js';
 import { yamlPanel } from './yaml.js';
 
+/** A watch of a pod is silent while nothing changes; it is opened anew after ten minutes. */
+const LONGEST_WATCH = 600_000;
+
 /**
  * @param {Context} context
  * @returns {View}
@@ -82,6 +85,7 @@ function follow({ api, feed, end, isLive, pause }, namespace, name, show, instea
       if (event.type === 'DELETED') instead(hint(`The pod ${namespace}/${name} was deleted.`));
     },
     onLost: () => {},
+    silence: LONGEST_WATCH,
     onRefused: (error) => instead(errorBox(error)),
   });
 }
