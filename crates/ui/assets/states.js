@@ -66,7 +66,7 @@ export function background(counts) {
 /** @param {StateName} name */
 export function swatch(name) {
   const attributes = { class: `swatch s-${name}`, 'aria-hidden': 'true' };
-  return h('span', attributes, letterOf(name).trim());
+  return h('span', attributes, letterOf(name).replace(' ', '\u00a0'));
 }
 
 /**
