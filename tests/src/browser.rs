@@ -105,7 +105,7 @@ impl Inbox {
 pub struct Browser {
     connection: Arc<Connection>,
     _receiver: JoinSet<()>,
-    _process: Child,
+    process: Child,
     _profile: tempfile::TempDir,
 }
 
@@ -153,7 +153,7 @@ impl Browser {
         let browser = Self {
             connection,
             _receiver: receiver,
-            _process: process,
+            process: process,
             _profile: profile,
         };
         let version = browser.call("Browser.getVersion", json!({}));
@@ -192,7 +192,7 @@ impl Browser {
     /// If it cannot be told.
     pub async fn close(mut self) -> Result<()> {
         self.call("Browser.close", json!({})).await?;
-        self._process
+        self.process
             .wait()
             .await
             .context("failed to wait for Chromium")?;

@@ -54,8 +54,8 @@ export function findings({ feed, end }) {
     }),
   );
   const note = h('p', { class: 'quiet' });
-  feed.cluster.follow(end, ({ findings: found, findingsTotal }) => {
-    table.update(found);
+  feed.cluster.follow(end, ({ isKnown, findings: found, findingsTotal }) => {
+    if (isKnown) table.update(found);
     const isPart = findingsTotal > found.length;
     setText(note, isPart ? `The first ${found.length} of ${number(findingsTotal)} findings.` : '');
   });

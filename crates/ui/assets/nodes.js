@@ -78,8 +78,9 @@ export function nodes({ feed, end }) {
   const options = Object.keys(SELECTIONS).map((name) => h('option', {}, name));
   const select = h('select', { 'aria-label': 'Which nodes' }, ...options);
   const show = () => {
+    const { isKnown, nodes: all } = feed.cluster.value;
     const isSelected = SELECTIONS[select.value] ?? (() => true);
-    table.update([...feed.cluster.value.nodes.values()].filter(isSelected));
+    if (isKnown) table.update([...all.values()].filter(isSelected));
   };
   select.addEventListener('change', show);
   table.controls.prepend(select);

@@ -37,6 +37,7 @@ export class DataTable {
   controls = h('div', { class: 'controls' });
   #options;
   /** @type {R[]} */ #rows = [];
+  /** False before the first rows: nothing is known yet. */ #isKnown = false;
   #page = 0;
   /** @type {number | null} */ #sortedBy;
   #isDescending;
@@ -68,6 +69,7 @@ export class DataTable {
   /** @param {R[]} rows */
   update(rows) {
     this.#rows = rows;
+    this.#isKnown = true;
     this.#render();
   }
 
@@ -132,7 +134,7 @@ export class DataTable {
       return element;
     });
     this.#shown = shown;
-    if (elements.length === 0) {
+    if (elements.length === 0 && this.#isKnown) {
       const text = this.#rows.length > 0 ? 'No row has these words.' : empty;
       const cell = h('td', { colspan: columns.length, class: 'quiet' }, text);
       elements.push(h('tr', {}, cell));
@@ -166,6 +168,7 @@ export class DataTable {
    */
   #pages(count, pages) {
     const all = this.#rows.length;
+    if (!this.#isKnown) return;
     setText(
       this.#count,
       count === all ? counted(all, 'row') : `${count} of ${counted(all, 'row')}`,

@@ -22,8 +22,8 @@ fn the_types_of_the_modules_are_right() {
 /// The custom properties of a rule of the style sheet.
 fn properties<'a>(style: &'a str, selector: &str) -> Vec<(&'a str, &'a str)> {
     let begin = format!("\n{selector} {{\n");
-    let (_, rule) = style.split_once(&begin).unwrap();
-    let (rule, _) = rule.split_once('}').unwrap();
+    let (_, rule) = style.split_once(&begin).expect("the rule");
+    let (rule, _) = rule.split_once('}').expect("its end");
     let lines = rule.lines().filter_map(|line| {
         let (name, value) = line.trim().strip_prefix("--")?.split_once(": ")?;
         Some((name, value.strip_suffix(';')?))

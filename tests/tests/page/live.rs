@@ -31,8 +31,7 @@ async fn a_pod_is_shown_without_a_reload_and_after_a_restart_of_the_api_server()
     tab.until("window.isFirstDocument === true").await;
 
     // Chromium writes a line for each attempt while there is no server.
-    let streams = ["watch=true", "rows=32"];
-    assert_content(&tab, &[&[LOGIN], &streams[..]].concat())?;
+    assert_content(&tab, &[LOGIN, "/summary/v1alpha1/"])?;
     site.finish().await
 }
 
