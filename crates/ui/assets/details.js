@@ -6,7 +6,7 @@
 
 import { addressesPath, holderList } from './addresses.js';
 import { isAbort } from './api.js';
-import { definitions, h, replace } from './dom.js';
+import { definitions, h, isChanged, replace } from './dom.js';
 import { nodeLink } from './route.js';
 import { STATES, inUse, stateLabel } from './states.js';
 import { countOf, number } from './words.js';
@@ -49,6 +49,7 @@ export class CellDetails {
       return;
     }
     const block = scene.blockOf(cell);
+    if (!isChanged(this.element, [cell, block, findings])) return;
     const present = STATES.filter(({ name }) => countOf(cell.counts, name) > 0);
     const counts = present.map(({ name }) =>
       h('li', {}, stateLabel(name), ' ', number(cell.counts[name])),
@@ -76,6 +77,7 @@ export class CellDetails {
   }
 
   #nothing() {
+    if (!isChanged(this.element, null)) return;
     const text = 'Point at the map, or focus it and move with the arrow keys.';
     replace(this.element, h('p', { class: 'quiet' }, text));
   }

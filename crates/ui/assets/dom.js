@@ -54,6 +54,23 @@ export function setText(element, text) {
   if (element.textContent !== text) element.textContent = text;
 }
 
+/** What elements were made of. @type {WeakMap<Element, string>} */
+const contents = new WeakMap();
+
+/**
+ * Returns true if an element has to be made anew: elements that stay keep the focus, and clicks on
+ * them are not lost.
+ *
+ * @param {Element} element
+ * @param {unknown} content what it is made of, as JSON has it
+ */
+export function isChanged(element, content) {
+  const text = JSON.stringify(content);
+  if (contents.get(element) === text) return false;
+  contents.set(element, text);
+  return true;
+}
+
 /**
  * @param {string} text
  * @param {() => void} onClick

@@ -22,7 +22,7 @@ export async function exchangeFragment(api) {
 /**
  * @param {Api} api
  * @param {string} reason why there is no session, or nothing
- * @param {(session: Session) => void} onSession
+ * @param {(session: Session) => Promise<void>} onSession
  */
 export function loginForm(api, reason, onSession) {
   const problem = h('div', {}, reason ? errorBox(reason) : null);
@@ -62,7 +62,7 @@ export function loginForm(api, reason, onSession) {
     try {
       const session = await api.logIn(input.value.trim());
       input.value = '';
-      onSession(session);
+      await onSession(session);
     } catch (error) {
       replace(problem, errorBox(error));
       input.focus();

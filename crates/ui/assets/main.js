@@ -46,7 +46,9 @@ class Page {
   #shown = '';
 
   async start() {
-    this.#api.onUnauthorized = () => this.#logIn('The server takes the credentials no longer.');
+    this.#api.onUnauthorized = () => {
+      if (this.#user) this.#logIn('The server takes the credentials no longer.');
+    };
     part('settings').append(themeSwitch());
     // The fragment is the address of a view, so the link cannot have one of its own.
     part('skip').addEventListener('click', (event) => {
@@ -110,7 +112,8 @@ class Page {
   async #record() {
     /** @type {Recording} */
     const recording = await this.#api.json('/summary/v1alpha1/recording', this.#session.signal);
-    const at = Number(parse(location.hash).query.get('at') ?? recording.duration);
+    const linked = parse(location.hash).query.get('at') ?? '';
+    const at = /^[\d.]+$/.test(linked) ? Number(linked) : recording.duration;
     const { signal } = this.#session;
     this.#readMoment = throttled(PAUSE.recording, signal, () => this.#feed.read(signal));
     this.#slider = new Slider(recording, at, signal, (to) => {
@@ -178,7 +181,7 @@ class Page {
   /** @param {string} reason */
   #logIn(reason) {
     this.#end();
-    const form = loginForm(this.#api, reason, (session) => void this.#begin(session));
+    const form = loginForm(this.#api, reason, (session) => this.#begin(session));
     replace(this.#main, form);
     document.title = 'Log in · podplane';
     form.querySelector('input')?.focus();

@@ -5,7 +5,7 @@
 
 import { PrefixAddresses } from './addresses.js';
 import { CellDetails } from './details.js';
-import { button, h, replace, section } from './dom.js';
+import { button, h, isChanged, replace, section, setText } from './dom.js';
 import { AddressMap, Legend } from './map.js';
 import { mapLink } from './route.js';
 import { throttled } from './signal.js';
@@ -29,8 +29,9 @@ export function mapView(context) {
     prefix,
     onScene: (scene) => {
       legend.show(scene);
-      replace(crumbs, crumbList(scene));
-      replace(summary, scale(scene));
+      const { prefix: shown, network: of } = scene.view;
+      if (isChanged(crumbs, [shown, of])) replace(crumbs, crumbList(scene));
+      setText(summary, scale(scene));
       table.is(scene);
     },
     onCell: (scene, cell, findings) => details.show(scene, cell, findings),
@@ -38,6 +39,8 @@ export function mapView(context) {
   const table = new TableBehind(context);
   const networks = h('div', {});
   feed.cluster.follow(end, ({ networks: all }) => {
+    const names = all.map(({ cidr, role, name }) => [cidr, role, name]);
+    if (!isChanged(networks, names)) return;
     const links = all.map(({ cidr, role, name }) => {
       const isShown = cidr === (network ?? all[0]?.cidr);
       const attributes = { href: mapLink(cidr, cidr), 'aria-current': isShown && 'true' };

@@ -6,7 +6,7 @@
 import { openHolder } from './addresses.js';
 import { ServerError } from './api.js';
 import { draw } from './canvas.js';
-import { h, replace, setText } from './dom.js';
+import { h, isChanged, replace, setText } from './dom.js';
 import { errorBox } from './messages.js';
 import { go, mapLink } from './route.js';
 import { Scene } from './scene.js';
@@ -246,14 +246,11 @@ function described({ view }) {
  * The legend beside a map; it follows the numbers.
  */
 export class Legend {
-  element = h('div', { class: 'legend-box' });
-  #content = '';
+  element = h('div', {});
 
   /** @param {Scene} scene */
   show({ view }) {
-    const content = JSON.stringify([view.counts, view.hidden]);
-    if (content === this.#content) return;
-    this.#content = content;
+    if (!isChanged(this.element, [view.counts, view.hidden])) return;
     const hidden = Object.keys(view.hidden).length > 0;
     replace(
       this.element,

@@ -7,7 +7,7 @@
 import { addressTable } from './addresses.js';
 import { isAbort } from './api.js';
 import { CellDetails } from './details.js';
-import { definitions, h, replace, section } from './dom.js';
+import { definitions, h, isChanged, replace, section } from './dom.js';
 import { AddressMap, Legend } from './map.js';
 import { errorBox, hint } from './messages.js';
 import { blockLinks, fillBar, stateOf } from './nodes.js';
@@ -32,18 +32,16 @@ export function node(context) {
   const maps = h('div', {});
   const addresses = addressTable(`Addresses of ${name}`);
   const machine = new MachineTables();
-  let blocks = '';
   const read = async () => {
     try {
       /** @type {NodeDetails} */
       const found = await api.json(`/summary/v1alpha1/nodes/${encodeURIComponent(name)}`, end);
       replace(problem);
-      replace(facts, factsOf(found));
+      if (isChanged(facts, found.node)) replace(facts, factsOf(found));
       addresses.update(found.addresses);
       machine.update(found);
       const cidrs = found.node.blocks.map(({ cidr }) => cidr);
-      if (cidrs.join() !== blocks) replace(maps, ...mapsOf(context, cidrs));
-      blocks = cidrs.join();
+      if (isChanged(maps, cidrs)) replace(maps, ...mapsOf(context, cidrs));
     } catch (error) {
       if (!isAbort(error)) replace(problem, errorBox(error));
     }
@@ -134,7 +132,6 @@ class MachineTables {
       empty: 'none',
     }),
   };
-  #shown = '';
 
   /** @param {NodeDetails} details */
   update({ sandboxes, leaseFiles, routes, links }) {
@@ -149,9 +146,8 @@ class MachineTables {
     tables.leaseFiles.update(leaseFiles ?? []);
     tables.routes.update(routes ?? []);
     tables.links.update(links ?? []);
-    const shown = parts.map((part) => !!part).join();
-    if (shown !== this.#shown) replace(this.element, ...parts);
-    this.#shown = shown;
+    const arePresent = parts.map((part) => !!part);
+    if (isChanged(this.element, arePresent)) replace(this.element, ...parts);
   }
 }
 

@@ -5,17 +5,19 @@
 /** @import { Network } from '../types/contract.js' */
 
 import { CellDetails } from './details.js';
-import { h, replace, section, setText } from './dom.js';
+import { h, isChanged, replace, section, setText } from './dom.js';
 import { placeOf } from './findings.js';
 import { AddressMap, Legend } from './map.js';
 import { TableBehind } from './map-view.js';
 import { hint } from './messages.js';
 import { link, mapLink } from './route.js';
 import { inUse } from './states.js';
-import { countOf, counted, number } from './words.js';
+import { counted, number } from './words.js';
 
 /** The networks beside the map that have a picture. */
 const MOST_BESIDE = 4;
+/** The waiting groups, and the findings, that are named. */
+const MOST_LINES = 5;
 
 /**
  * @param {Context} context
@@ -24,7 +26,7 @@ const MOST_BESIDE = 4;
 export function overview(context) {
   const { api, end, feed } = context;
   const element = h('div', {});
-  const figures = h('ul', { class: 'figures', 'aria-label': 'Numbers' });
+  const figures = new Figures();
   const attention = h('div', {});
   const beside = new Beside(context);
   const details = new CellDetails(api, end);
@@ -57,21 +59,21 @@ export function overview(context) {
       attention,
     ),
   );
-  let shown = '';
   const show = (/** @type {Cluster} */ cluster) => {
     if (!cluster.isKnown) return;
-    replace(figures, ...figuresOf(cluster));
+    figures.show(cluster);
     const { networks, waiting, findings } = cluster;
-    const content = JSON.stringify([waiting, findings.slice(0, 5), cluster.nodes.size === 0]);
-    if (content !== shown) replace(attention, ...attentionOf(cluster));
-    shown = content;
+    const groups = waiting.map(({ reason, count }) => [reason, count]);
+    if (isChanged(attention, [groups, findings.slice(0, MOST_LINES), cluster.findingsTotal])) {
+      replace(attention, ...attentionOf(cluster));
+    }
     beside.show(networks.slice(1));
     const hasMap = networks.length > 0;
     if (hasMap && !picture.isConnected) {
-      replace(element, figures, emptiness(cluster), picture);
+      replace(element, figures.element, emptiness(cluster), picture);
       map.start();
     } else if (!hasMap) {
-      replace(element, figures, emptiness(cluster), attention);
+      replace(element, figures.element, emptiness(cluster), attention);
     }
     const empty = element.querySelector('.hint');
     const wanted = emptiness(cluster);
@@ -81,48 +83,73 @@ export function overview(context) {
   return { title: 'Overview', element, start: () => feed.cluster.follow(end, show) };
 }
 
-/** @param {Cluster} cluster */
-function figuresOf({ pods, nodes, findingsTotal, networks }) {
-  let [ready, used, capacity] = [0, 0, 0];
-  for (const node of nodes.values()) {
-    if (node.ready) ready += 1;
-    used += node.used;
-    capacity += node.capacity ?? 0;
+/** The numbers of the cluster, each with a link to its view. */
+class Figures {
+  #pods = new Figure('pods', link(['pods']));
+  #waiting = new Figure('waiting', link(['waiting']));
+  #nodes = new Figure('nodes', link(['nodes']));
+  #used = new Figure('in use', link(['nodes']));
+  #unassigned = new Figure('in no block', link(['map']));
+  #findings = new Figure('findings', link(['findings']));
+  element = h(
+    'ul',
+    { class: 'figures', 'aria-label': 'Numbers' },
+    this.#pods.element,
+    this.#waiting.element,
+    this.#nodes.element,
+    this.#used.element,
+    this.#unassigned.element,
+    this.#findings.element,
+  );
+
+  /** @param {Cluster} cluster */
+  show({ pods, nodes, findingsTotal, networks: [first] }) {
+    let [ready, used, capacity] = [0, 0, 0];
+    for (const node of nodes.values()) {
+      if (node.ready) ready += 1;
+      used += node.used;
+      capacity += node.capacity ?? 0;
+    }
+    this.#pods.show(pods.total, `${number(pods.running)} running`);
+    this.#waiting.show(pods.waiting, 'for a node or an address');
+    this.#nodes.show(nodes.size, `${number(ready)} ready`);
+    this.#used.show(used, `of ${number(capacity)} of the blocks`);
+    this.#unassigned.show(first?.counts.unassigned ?? 0, first?.cidr ?? 'no network');
+    this.#findings.show(findingsTotal, 'of the audit');
   }
-  const free = networks[0] ? countOf(networks[0].counts, 'unassigned') : 0;
-  return [
-    figure(number(pods.total), 'pods', `${number(pods.running)} running`, link(['pods'])),
-    figure(number(pods.waiting), 'waiting', 'for a node or an address', link(['waiting'])),
-    figure(number(nodes.size), 'nodes', `${number(ready)} ready`, link(['nodes'])),
-    figure(number(used), 'in use', `of ${number(capacity)} of the blocks`, link(['nodes'])),
-    networks[0] &&
-      figure(number(free), 'in no block', networks[0].cidr, mapLink(networks[0].cidr, null)),
-    figure(number(findingsTotal), 'findings', 'of the audit', link(['findings'])),
-  ].filter((one) => one !== undefined);
 }
 
-/**
- * @param {string} value
- * @param {string} name
- * @param {string} note
- * @param {string} href
- */
-function figure(value, name, note, href) {
-  return h(
-    'li',
-    {},
-    h('a', { href }, h('strong', {}, value), h('span', {}, name), h('small', {}, note)),
-  );
+class Figure {
+  #value = h('strong', {});
+  #note = h('small', {});
+  element;
+
+  /**
+   * @param {string} name
+   * @param {string} href
+   */
+  constructor(name, href) {
+    this.element = h('li', {}, h('a', { href }, this.#value, h('span', {}, name), this.#note));
+  }
+
+  /**
+   * @param {number | string} value
+   * @param {string} note
+   */
+  show(value, note) {
+    setText(this.#value, number(value));
+    setText(this.#note, note);
+  }
 }
 
 /** @param {Cluster} cluster */
 function attentionOf({ waiting, findings, findingsTotal }) {
   const groups = waiting
-    .slice(0, 5)
+    .slice(0, MOST_LINES)
     .map(({ reason, count }) =>
       h('li', {}, h('a', { href: link(['waiting']) }, reason), ` ${counted(count, 'pod')}`),
     );
-  const found = findings.slice(0, 5).map((finding) => {
+  const found = findings.slice(0, MOST_LINES).map((finding) => {
     const { message, severity, prefix } = finding;
     const place = prefix && h('a', { href: placeOf(finding), class: 'code' }, prefix);
     return h('li', { class: `finding ${severity}` }, place, ` ${message}`);
@@ -147,7 +174,6 @@ class Beside {
   #context;
   /** By CIDR. @type {Map<string, {element: HTMLElement, note: HTMLElement}>} */ #pictures =
     new Map();
-  #shown = '';
 
   /** @param {Context} context */
   constructor(context) {
@@ -161,9 +187,8 @@ class Beside {
       const picture = this.#pictures.get(cidr) ?? this.#picture(cidr);
       setText(picture.note, `${`${role} ${name}`.trim()}, ${number(inUse(counts))} in use`);
     }
-    const cidrs = networks.map(({ cidr }) => cidr).join();
-    if (cidrs === this.#shown) return;
-    this.#shown = cidrs;
+    const cidrs = networks.map(({ cidr }) => cidr);
+    if (!isChanged(this.element, cidrs)) return;
     const pictures = shown.map(({ cidr }) => this.#pictures.get(cidr)?.element);
     const left = networks.length - shown.length;
     const more =

@@ -3,7 +3,7 @@
 /** @import { WaitingGroup } from '../types/contract.js' */
 /** @import { Context, View } from './views.js' */
 
-import { h, replace } from './dom.js';
+import { h, isChanged, replace } from './dom.js';
 import { hint } from './messages.js';
 import { podLink } from './route.js';
 import { age, counted } from './words.js';
@@ -14,12 +14,9 @@ import { age, counted } from './words.js';
  */
 export function waiting({ feed, end }) {
   const element = h('div', {});
-  let shown = '';
   feed.cluster.follow(end, (cluster) => {
     if (!cluster.isKnown) return;
-    const content = JSON.stringify(cluster.waiting);
-    if (content === shown) return;
-    shown = content;
+    if (!isChanged(element, cluster.waiting)) return;
     const groups = cluster.waiting.map(groupPanel);
     replace(element, ...(groups.length > 0 ? groups : [hint('No pod waits.')]));
   });

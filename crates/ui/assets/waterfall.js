@@ -2,7 +2,7 @@
 
 /** @import { Span, Trace } from '../types/contract.js' */
 
-import { button, h, replace } from './dom.js';
+import { button, h, isChanged, replace } from './dom.js';
 import { DataTable } from './table.js';
 import { duration } from './words.js';
 
@@ -18,7 +18,6 @@ export class Waterfall {
   #axis = h('div', { class: 'axis', 'aria-hidden': 'true' });
   #began = h('span', { class: 'quiet' });
   #behind = h('div', { hidden: true });
-  #content = '';
   #table = new DataTable(
     /** @type {import('./table.js').TableOptions<PlacedSpan>} */ ({
       caption: 'Spans of the trace',
@@ -70,9 +69,7 @@ export class Waterfall {
 
   /** @param {Trace} trace */
   show({ spans, began }) {
-    const content = JSON.stringify(spans);
-    if (content === this.#content) return;
-    this.#content = content;
+    if (!isChanged(this.#picture, spans)) return;
     const placed = withDepths(spans);
     const end = Math.max(1e-6, ...spans.map(({ start, seconds }) => start + seconds));
     this.#began.textContent = `began ${began}, takes ${duration(end)}`;
