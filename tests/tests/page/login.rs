@@ -18,8 +18,8 @@ async fn a_stranger_gets_the_form_and_no_data() -> Result<()> {
 
     // The assets are for everybody, data is not.
     for path in ["/ui/session", "/summary/v1alpha1/cluster", "/api/v1/pods"] {
-        let code = tab.evaluate(&format!("fetch('{path}').then((answer) => answer.status)"));
-        assert_eq!(code.await?, 401, "{path}");
+        let fetch = format!("fetch('{path}').then((answer) => answer.status)");
+        assert_eq!(tab.evaluate(&fetch).await?, 401, "{path}");
     }
 
     log_in(&tab, "not-a-token").await?;
