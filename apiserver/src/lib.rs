@@ -40,6 +40,7 @@ mod server;
 mod service;
 mod sockets;
 mod storage;
+mod summary;
 #[cfg(test)]
 mod tests;
 mod upkeep;

@@ -88,6 +88,7 @@ use crate::{
         of_nodes, of_pods,
     },
     sockets::SocketFlags,
+    summary,
     upkeep::{ServerEndpoints, ServiceUpkeep, Upkeep},
 };
 
@@ -354,6 +355,8 @@ pub(crate) async fn serve(
         flow,
         api_versions,
     } = rules;
+    let cluster_cidrs = blocks.cluster_cidrs.clone();
+    let resource = pod_ips.resource.clone();
     let engine = Engine::new(store).await?.expiring(bounds.event_ttl);
     let service_ranges = blocks.service_ranges.clone();
     let blocks = Arc::new(NodeBlockAdmission::open(engine.clone(), blocks).await?);
@@ -408,6 +411,7 @@ pub(crate) async fn serve(
         journeys: Gated::new(journeys.clone()),
         pods: Gated::new(Arc::new(pods.any().clone())),
     };
+    let shown_traces = traces.clone();
     server.serve(
         trace_service_server::TraceServiceServer::new(traces),
         ServiceRule::ByMessage,
@@ -418,14 +422,15 @@ pub(crate) async fn serve(
         methods: Some(of_nodes()),
         ..Extension::default()
     });
-    let records = BlockServiceServer::new(BlockRecords {
+    let records = Records {
+        nodes: nodes.clone(),
+        blocks: blocks.clone(),
+    };
+    let block_service = BlockServiceServer::new(BlockRecords {
         gate: gate.clone(),
-        records: Gated::new(Records {
-            nodes: nodes.clone(),
-            blocks: blocks.clone(),
-        }),
+        records: Gated::new(records.clone()),
     });
-    server.serve(records, ServiceRule::Methods(&BLOCK_RULES));
+    server.serve(block_service, ServiceRule::Methods(&BLOCK_RULES));
     let namespaces = server.add_extended::<Namespace>(Extension {
         admission: Some(Arc::new(DefaultAccounts::new(engine.clone()))),
         ..Extension::default()
@@ -515,6 +520,17 @@ pub(crate) async fn serve(
         admission: Some(Arc::new(HeldAddresses::new(engine.clone()))),
         ..Extension::default()
     });
+    let sources = summary::Sources {
+        pods: pods.clone(),
+        nodes: nodes.clone(),
+        services: service_upkeep.services.clone(),
+        service_cidrs: service_upkeep.ranges.clone(),
+        cluster_cidrs: server.add(),
+        records,
+        sinks: server.feeder.sinks(),
+        ranges: cluster_cidrs,
+        resource,
+    };
     kinds::visit(&mut server);
     server.resources = rest::with_unstored(server.resources, &served, &gate);
     server.resources = runtime_config::served(server.resources, &api_versions)?;
@@ -547,6 +563,16 @@ pub(crate) async fn serve(
         let journeys = journeys.clone();
         move |spans| journeys.take(spans)
     });
+    let model = summary::Model::new();
+    let summarized = summary::routes(summary::SummaryContext {
+        gate: gate.clone(),
+        model: Gated::new(model.clone()),
+        traces: shown_traces,
+        renderers: renderers.clone(),
+        metrics: metrics.clone(),
+        stop: end_watches.clone(),
+    });
+    let summary_renderers = renderers.clone();
     let shared = rest::RestContext {
         journeys,
         gate: gate.clone(),
@@ -558,7 +584,7 @@ pub(crate) async fn serve(
     served.serve_own(resources, kinds);
     let kinds = served.clone();
     let rest = rest::router(served.clone(), position.clone(), shared, metrics, registry);
-    process.with_http(rest);
+    process.with_http(rest.merge(summarized));
     custom
         .install_stored(&mut feeder)
         .await
@@ -601,6 +627,8 @@ pub(crate) async fn serve(
         let kept = custom_objects::keep(served.subscribe(), cluster_roles);
         spawn(&mut tasks, "rights to custom objects", kept);
     }
+    let kept = model.keep(sources, summary_renderers);
+    spawn(&mut tasks, "summary", kept);
     spawn(&mut tasks, "custom kinds", custom.follow());
     spawn(&mut tasks, "store", Arc::clone(&upkeep).report_failure());
     spawn(

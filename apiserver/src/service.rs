@@ -14,7 +14,7 @@ mod watch;
 pub(crate) use self::{
     authentication::{AUTHENTICATION_RULES, IdentityReviews},
     authorization::{AUTHORIZATION_RULES, AccessReviews},
-    blocks::{BLOCK_RULES, BlockRecords, Records},
+    blocks::{BLOCK_RULES, BlockRecords, GROUP as BLOCK_GROUP, Records},
     journeys::{COLLECTOR_RULES, SpanCollector, Traces},
     methods::{of_certificate_requests, of_nodes, of_pods},
     store::{Backups, STORE_RULES},

@@ -67,7 +67,7 @@ impl NodeBlockAdmission {
 
     /// All records by address, and their revision.
     pub(crate) async fn records(&self) -> Result<(Vec<KeyedBlockRecord>, Revision), ApiError> {
-        let listed = self.records_under(Prefix::from(record::RECORDS)).await;
+        let listed = self.records_under(Self::prefix()).await;
         let (items, revision) = listed.map_err(error::store)?;
         Ok((
             items
@@ -76,6 +76,11 @@ impl NodeBlockAdmission {
                 .collect(),
             revision,
         ))
+    }
+
+    /// The prefix of the keys of the records.
+    pub(crate) fn prefix() -> Prefix {
+        Prefix::from(record::RECORDS)
     }
 
     /// Waits until reads see what was acknowledged, by whatever server.

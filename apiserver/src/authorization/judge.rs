@@ -14,7 +14,7 @@ use podplane_service_runtime::{
 use tonic::body::Body;
 
 use super::{Authorized, Gate, RequestInfo};
-use crate::{audit::RequestRecord, rest, service};
+use crate::{audit::RequestRecord, rest, service, summary};
 
 /// The rule for the methods of a gRPC service.
 #[derive(Clone, Copy, Debug)]
@@ -96,9 +96,16 @@ impl RequestJudge {
             let rule = self.services.get(service)?;
             Some((*rule, method))
         });
+        if summary::judges(path) {
+            return Ok(None);
+        }
         let Some((rule, method)) = service else {
             let info = RequestInfo::of(&parts.method, &parts.uri);
             let attributes = info.attributes(identity);
+            if podplane_ui::is_public(path) {
+                record.judged(&attributes, &for_everyone());
+                return Ok(Some(Authorized::to(identity, info)));
+            }
             self.gate.require(&attributes, record).await?;
             return Ok(Some(Authorized::to(identity, info)));
         };

@@ -172,6 +172,14 @@ impl WatchedChange {
         }
     }
 
+    /// The revision of the change.
+    pub(crate) fn revision(&self) -> Revision {
+        match self {
+            Self::Added(entry) | Self::Modified(entry) => entry.item.modified,
+            Self::Deleted(change, _) => change.revision,
+        }
+    }
+
     /// The object's message.
     pub(crate) fn message(&self, kind: &dyn AnyKind) -> Result<Bytes, ApiError> {
         match self {

@@ -2,13 +2,14 @@
 
 use std::{collections::HashMap, fmt, sync::Arc};
 
-use http::request::Parts;
+use http::{Uri, request::Parts};
 use podplane_api::any::AnyKind;
 use podplane_proto::wire::Verb;
 
 use crate::{
     authorization::{RequestInfo, ResourceRequest},
     rest::{request::RequestOptions, resource::Resource},
+    summary,
 };
 
 /// The objects of a list for each of its seats, and the most seats of a list, as in Kubernetes.
@@ -164,7 +165,7 @@ impl FlowKinds {
         let request = match RequestInfo::of(&parts.method, &parts.uri) {
             RequestInfo::Resource(request) => request,
             RequestInfo::Path(_, path) if is_probe(&path) => return FlowRequest::probe(),
-            RequestInfo::Path(..) => return FlowRequest::of_resource("", "", ""),
+            RequestInfo::Path(_, path) => return Self::read_other(&path, &parts.uri),
         };
         let ResourceRequest {
             verb,
@@ -190,6 +191,20 @@ impl FlowKinds {
                 _ => Extent::UntilEnd,
             },
             ..FlowRequest::of_resource(group, resource, subresource)
+        }
+    }
+
+    /// Reads a request for something other than objects.
+    fn read_other(path: &str, uri: &Uri) -> FlowRequest {
+        let request = FlowRequest::of_resource("", "", "");
+        let options = RequestOptions::parse(uri).unwrap_or_default();
+        // The summary is shared, so that a request costs no more than another.
+        match summary::judges(path) && options.is_watch().unwrap_or_default() {
+            true => FlowRequest {
+                extent: Extent::Watch,
+                ..request
+            },
+            false => request,
         }
     }
 

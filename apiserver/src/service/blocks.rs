@@ -20,6 +20,7 @@ use podplane_proto::{
     wire::AssignPodCidrsRequest,
 };
 use podplane_service_runtime::{authentication::RequestContext, identity::Identity};
+use podplane_store::Revision;
 use tonic::{Request, Response, Status};
 
 use super::{status, write_params};
@@ -51,7 +52,7 @@ pub(crate) struct Records {
 }
 
 /// The API group of blocks.
-const GROUP: &str = "ipam.podplane.io";
+pub(crate) const GROUP: &str = "ipam.podplane.io";
 
 /// The rights that the methods need.
 pub(crate) const BLOCK_RULES: [MethodRule; 3] = [
@@ -68,23 +69,11 @@ impl BlockService for BlockRecords {
     ) -> Result<Response<ListBlocksResponse>, Status> {
         let right = list_right(&request.get_ref().node_name);
         let authorized = self.authorize(&request, BTreeSet::new(), right).await?;
-        let all = self.records.open(&authorized);
-        let ListBlocksRequest { node_name } = request.into_inner();
-        let is_asked = |node: &str| node_name.is_empty() || node_name == node;
-        all.blocks.catch_up().await.map_err(status::of)?;
-        let (records, revision) = all.blocks.records().await.map_err(status::of)?;
-        let mut blocks: Vec<_> = records
-            .iter()
-            .filter(|found| is_asked(&found.node))
-            .map(|found| (found.net, all.block(found)))
-            .collect();
-        if is_asked("") {
-            let ranges = all.blocks.reserved().await.map_err(status::of)?;
-            blocks.extend(ranges.iter().map(|net| (*net, reserved(net))));
-        }
-        blocks.sort_by_key(|(net, _)| *net);
+        let records = self.records.open(&authorized);
+        let listed = records.list(&request.get_ref().node_name).await;
+        let (blocks, revision) = listed.map_err(status::of)?;
         Ok(Response::new(ListBlocksResponse {
-            blocks: blocks.into_iter().map(|(_, block)| block).collect(),
+            blocks,
             resource_version: revision.to_string(),
         }))
     }
@@ -228,6 +217,25 @@ impl BlockRecords {
 }
 
 impl Records {
+    /// The blocks of a node, or all if the name is empty, by address; and their revision.
+    pub(crate) async fn list(&self, node_name: &str) -> Result<(Vec<Block>, Revision), ApiError> {
+        let is_asked = |node: &str| node_name.is_empty() || node_name == node;
+        self.blocks.catch_up().await?;
+        let (records, revision) = self.blocks.records().await?;
+        let mut blocks: Vec<_> = records
+            .iter()
+            .filter(|found| is_asked(&found.node))
+            .map(|found| (found.net, self.block(found)))
+            .collect();
+        if is_asked("") {
+            let ranges = self.blocks.reserved().await?;
+            blocks.extend(ranges.iter().map(|net| (*net, reserved(net))));
+        }
+        blocks.sort_by_key(|(net, _)| *net);
+        let blocks = blocks.into_iter().map(|(_, block)| block).collect();
+        Ok((blocks, revision))
+    }
+
     /// Unwraps a request and checks its fence, if it has one.
     async fn begin<T>(&self, request: Request<T>) -> Result<(WriteParams, T), ApiError> {
         let write = write_params(request.metadata().as_ref(), request.extensions())?;

@@ -7,11 +7,16 @@ use opentelemetry_proto::tonic::collector::trace::v1::{
 };
 use podplane_access::ResourceTarget;
 use podplane_api::ObjectKey;
-use podplane_proto::trace::{
-    Attribute, GetPodTraceRequest, GetPodTraceResponse, Span, Trace, trace_service_server as ours,
+use podplane_proto::{
+    error::{ApiError, Reason},
+    trace::{
+        Attribute, GetPodTraceRequest, GetPodTraceResponse, Span, Trace,
+        trace_service_server as ours,
+    },
 };
 use podplane_service_runtime::{
     authentication::RequestContext,
+    identity::Identity,
     trace::{Journey, ReceivedSpan, SamplingRatio},
 };
 use tonic::{Request, Response, Status};
@@ -20,6 +25,7 @@ use super::status;
 use crate::{
     audit::RequestRecord,
     authorization::{Authorized, Gate, Gated, MethodRule},
+    error,
     journeys::{Journeys, TraceSnapshot, TracedPod, traced_pod},
     rest::resource::Resource,
 };
@@ -49,7 +55,8 @@ impl trace_service_server::TraceService for SpanCollector {
     }
 }
 
-/// Serves the traces.
+/// Serves the traces. Clones share them.
+#[derive(Clone)]
 pub(crate) struct Traces {
     pub(crate) gate: Gate,
     pub(crate) journeys: Gated<Journeys>,
@@ -64,7 +71,55 @@ impl ours::TraceService for Traces {
     ) -> Result<Response<GetPodTraceResponse>, Status> {
         let caller = RequestContext::of(request.extensions()).identity;
         let record = RequestRecord::of(request.extensions());
-        let mut request = request.into_inner();
+        let trace = self.trace(request.into_inner(), &caller, &record).await;
+        trace.map(Response::new).map_err(status::of)
+    }
+}
+
+/// The error for a pod without a trace, whose UID or name may be unknown.
+fn not_found(pod: &TracedPod) -> ApiError {
+    let TracedPod {
+        namespace,
+        name,
+        uid,
+    } = pod;
+    let pod = match (name.as_str(), uid.as_str()) {
+        ("", uid) => uid.to_owned(),
+        (name, "") => format!("{namespace}/{name}"),
+        (name, uid) => format!("{namespace}/{name} ({uid})"),
+    };
+    let ratio = SamplingRatio::of_process();
+    let not_sampled = match Journey::creation(uid) {
+        Some(journey) if !ratio.samples(journey.trace()) => {
+            let why = format!(
+                "pod {pod} is not traced: its UID is not among the share of pods that --trace-sampling-ratio {ratio} records"
+            );
+            return ApiError::new(Reason::NotFound, why);
+        }
+        // A pod that is gone is found by its trace alone.
+        None if ratio != SamplingRatio::ALL => {
+            format!(" it was not sampled (--trace-sampling-ratio {ratio}),")
+        }
+        _ => String::new(),
+    };
+    let why = format!(
+        "no trace of pod {pod} is remembered: there was no such pod,{not_sampled} it was long ago, or the API server has been restarted since"
+    );
+    ApiError::new(Reason::NotFound, why)
+}
+
+impl Traces {
+    /// The traces of a pod, for a caller who may see them.
+    ///
+    /// # Errors
+    ///
+    /// `Forbidden`; `NotFound` if there is no trace.
+    pub(crate) async fn trace(
+        &self,
+        mut request: GetPodTraceRequest,
+        caller: &Arc<Identity>,
+        record: &RequestRecord,
+    ) -> Result<GetPodTraceResponse, ApiError> {
         if request.uid.is_empty() && request.namespace.is_empty() {
             "default".clone_into(&mut request.namespace);
         }
@@ -81,8 +136,7 @@ impl ours::TraceService for Traces {
             name,
             ..ResourceTarget::default()
         };
-        let judged = self.gate.authorize(&caller, "get", target, &record);
-        let authorized = judged.await.map_err(status::of)?;
+        let authorized = self.gate.authorize(caller, "get", target, record).await?;
         let journeys = self.journeys.open(&authorized);
         let pod = self.find(request, &authorized).await?;
         let get = |journey: Option<Journey>| journeys.get(journey?);
@@ -98,53 +152,21 @@ impl ours::TraceService for Traces {
             name,
             uid,
         } = known.unwrap_or(pod);
-        Ok(Response::new(GetPodTraceResponse {
+        Ok(GetPodTraceResponse {
             namespace,
             name,
             uid,
             creation: creation.map(Trace::from),
             deletion: deletion.map(Trace::from),
-        }))
+        })
     }
-}
 
-/// The error for a pod without a trace, whose UID or name may be unknown.
-fn not_found(pod: &TracedPod) -> Status {
-    let TracedPod {
-        namespace,
-        name,
-        uid,
-    } = pod;
-    let pod = match (name.as_str(), uid.as_str()) {
-        ("", uid) => uid.to_owned(),
-        (name, "") => format!("{namespace}/{name}"),
-        (name, uid) => format!("{namespace}/{name} ({uid})"),
-    };
-    let ratio = SamplingRatio::of_process();
-    let not_sampled = match Journey::creation(uid) {
-        Some(journey) if !ratio.samples(journey.trace()) => {
-            return Status::not_found(format!(
-                "pod {pod} is not traced: its UID is not among the share of pods that --trace-sampling-ratio {ratio} records"
-            ));
-        }
-        // A pod that is gone is found by its trace alone.
-        None if ratio != SamplingRatio::ALL => {
-            format!(" it was not sampled (--trace-sampling-ratio {ratio}),")
-        }
-        _ => String::new(),
-    };
-    Status::not_found(format!(
-        "no trace of pod {pod} is remembered: there was no such pod,{not_sampled} it was long ago, or the API server has been restarted since"
-    ))
-}
-
-impl Traces {
     /// Finds the requested pod.
     async fn find(
         &self,
         request: GetPodTraceRequest,
         authorized: &Authorized,
-    ) -> Result<TracedPod, Status> {
+    ) -> Result<TracedPod, ApiError> {
         let GetPodTraceRequest {
             namespace,
             name,
@@ -157,7 +179,7 @@ impl Traces {
             });
         }
         if name.is_empty() {
-            return Err(Status::invalid_argument("name or uid is required"));
+            return Err(error::bad_request("name or uid is required"));
         }
         let key = ObjectKey::new(namespace.as_str(), name.as_str());
         if let Ok(pod) = self.pods.open(authorized).get(&key).await

@@ -1,0 +1,476 @@
+//! The facts of a cluster, kept up to date object by object.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    net::IpAddr,
+    sync::Arc,
+};
+
+use ipnet::IpNet;
+use podplane_api::{
+    Object as _,
+    core::{Node, Pod, Service},
+    networking::{ClusterCIDR, ServiceCIDR},
+    pod_ips::PodIpResource,
+};
+use podplane_ipam::{addresses::NodeAddresses, parse_cidr};
+use podplane_map::{
+    AddressClaim, AddressSpace, BlockLayout, BlockState, Holder, Network, NetworkRole, NodeBlock,
+    PodRule, SpaceParts,
+};
+use podplane_proto::ipam::Block;
+
+use crate::{
+    blocks::node_block,
+    documents::{BlockRow, ClusterSummary, NetworkRow, NodeRow, PodCounts},
+    findings, networks,
+    node::NodeFacts,
+    pod::{PodFacts, key},
+    waiting::{self, WaitingFacts},
+};
+
+/// The facts of a cluster's addresses. Objects come in any order, also before those that they
+/// refer to.
+///
+/// A change of an object costs its own size. [`space_parts`](Self::space_parts) and
+/// [`summary`](Self::summary) cost the size of the cluster.
+#[derive(Clone, Debug, Default)]
+pub struct Cluster {
+    resource: PodIpResource,
+    /// By `NAMESPACE/NAME`.
+    pods: BTreeMap<Box<str>, PodEntry>,
+    /// By name: those with an object, and those that pods are bound to.
+    nodes: BTreeMap<Arc<str>, NodeEntry>,
+    /// The waiting pods, by `NAMESPACE/NAME`.
+    waiting: BTreeMap<Box<str>, WaitingFacts>,
+    running: u64,
+    records: Vec<NodeBlock>,
+    /// The last known addresses of the sandboxes of held blocks.
+    held: Vec<AddressClaim>,
+    /// By name; the ranges of a flag have the empty name.
+    pod_ranges: BTreeMap<String, Vec<IpNet>>,
+    service_ranges: BTreeMap<String, Vec<IpNet>>,
+    /// By `NAMESPACE/NAME`.
+    services: BTreeMap<String, Vec<IpAddr>>,
+    /// The records and the blocks of nodes without one.
+    blocks: Vec<NodeBlock>,
+    /// True if `blocks` is older than the records or nodes.
+    are_blocks_stale: bool,
+}
+
+#[derive(Clone, Debug)]
+struct PodEntry {
+    node: Option<Arc<str>>,
+    ips: Box<[IpAddr]>,
+    held: u64,
+    is_running: bool,
+}
+
+#[derive(Clone, Debug, Default)]
+struct NodeEntry {
+    /// `None` if there is no such object.
+    facts: Option<NodeFacts>,
+    /// The number of addresses that its pods hold.
+    held: u64,
+    /// The number of pods that are bound to it.
+    pods: u64,
+    blocks: Vec<BlockRow>,
+    /// `None` if it has to be made anew.
+    row: Option<Arc<NodeRow>>,
+}
+
+impl Cluster {
+    /// Creates an empty cluster. `resource` is the resource of pod addresses.
+    #[must_use]
+    pub fn new(resource: PodIpResource) -> Self {
+        Self {
+            resource,
+            ..Self::default()
+        }
+    }
+
+    /// Adds or replaces a pod.
+    pub fn apply_pod(&mut self, pod: &Pod) {
+        self.insert_pod(PodFacts::of(pod, &self.resource));
+    }
+
+    /// Adds or replaces a pod by its facts, which another thread may have read from the object.
+    pub fn insert_pod(&mut self, facts: PodFacts) {
+        self.remove_pod(&facts.key);
+        let PodFacts {
+            key,
+            node,
+            ips,
+            held,
+            is_running,
+            waiting,
+        } = facts;
+        let node = node.map(|name| {
+            let (name, entry) = self.node_entry(&name);
+            entry.held = entry.held.saturating_add(held);
+            entry.pods += 1;
+            entry.row = None;
+            name
+        });
+        self.running += u64::from(is_running);
+        if let Some(waiting) = waiting {
+            self.waiting.insert(key.clone(), waiting);
+        }
+        let entry = PodEntry {
+            node,
+            ips: ips.into(),
+            held,
+            is_running,
+        };
+        self.pods.insert(key, entry);
+    }
+
+    /// Removes a pod, if it is there.
+    pub fn delete_pod(&mut self, namespace: &str, name: &str) {
+        self.remove_pod(&key(namespace, name));
+    }
+
+    fn remove_pod(&mut self, key: &str) {
+        self.waiting.remove(key);
+        let Some(old) = self.pods.remove(key) else {
+            return;
+        };
+        self.running -= u64::from(old.is_running);
+        let Some(node) = old.node else {
+            return;
+        };
+        if let Some(entry) = self.nodes.get_mut(&node) {
+            entry.held = entry.held.saturating_sub(old.held);
+            entry.pods = entry.pods.saturating_sub(1);
+            entry.row = None;
+        }
+        self.forget_unused(&node);
+    }
+
+    /// Adds or replaces a node.
+    pub fn apply_node(&mut self, node: &Node) {
+        let facts = NodeFacts::of(node, &self.resource);
+        let (_, entry) = self.node_entry(node.name());
+        let old = entry.facts.replace(facts);
+        let has_same_blocks = match (&old, &entry.facts) {
+            (Some(old), Some(new)) => old.pod_cidrs == new.pod_cidrs && old.ranges == new.ranges,
+            _ => false,
+        };
+        entry.row = None;
+        self.are_blocks_stale |= !has_same_blocks;
+    }
+
+    /// Removes a node, if it is there.
+    pub fn delete_node(&mut self, name: &str) {
+        if let Some(entry) = self.nodes.get_mut(name) {
+            entry.facts = None;
+            entry.row = None;
+            self.are_blocks_stale = true;
+        }
+        self.forget_unused(name);
+    }
+
+    /// Replaces the records of blocks, as `ListBlocks` gives them. A cluster without records has
+    /// those of its Node objects.
+    pub fn set_blocks(&mut self, records: &[Block]) {
+        self.records = records.iter().filter_map(node_block).collect();
+        let holds = records.iter().filter_map(|record| record.hold.as_ref());
+        let addresses = holds.flat_map(|hold| &hold.addresses);
+        let claims = addresses.filter_map(|known| {
+            let holder = Holder::Sandbox {
+                name: format!("{}/{}", known.namespace, known.name),
+                node: Some(known.node_name.clone()).filter(|node| !node.is_empty()),
+            };
+            AddressClaim::new(known.address.parse().ok()?, holder).ok()
+        });
+        self.held = claims.collect();
+        self.are_blocks_stale = true;
+    }
+
+    /// Sets the ranges of a flag such as `--cluster-cidr`.
+    pub fn set_cluster_cidrs(&mut self, ranges: &[IpNet]) {
+        let ranges = ranges.iter().map(IpNet::trunc).collect();
+        self.pod_ranges.insert(String::new(), ranges);
+    }
+
+    /// Adds or replaces ranges of pods.
+    pub fn apply_cluster_cidr(&mut self, object: &ClusterCIDR) {
+        let spec = object.spec.iter();
+        let texts = spec.flat_map(|spec| spec.ipv4.iter().chain(&spec.ipv6));
+        self.pod_ranges
+            .insert(object.name().to_owned(), ranges(texts));
+    }
+
+    /// Removes ranges of pods, if they are there.
+    pub fn delete_cluster_cidr(&mut self, name: &str) {
+        self.pod_ranges.remove(name);
+    }
+
+    /// Adds or replaces ranges of Services.
+    pub fn apply_service_cidr(&mut self, object: &ServiceCIDR) {
+        let spec = object.spec.iter();
+        let texts = spec.flat_map(|spec| spec.cidrs.iter().flatten());
+        self.service_ranges
+            .insert(object.name().to_owned(), ranges(texts));
+    }
+
+    /// Removes ranges of Services, if they are there.
+    pub fn delete_service_cidr(&mut self, name: &str) {
+        self.service_ranges.remove(name);
+    }
+
+    /// Adds or replaces a Service.
+    pub fn apply_service(&mut self, service: &Service) {
+        let spec = service.spec.iter();
+        let texts = spec.flat_map(|spec| {
+            let listed = spec.cluster_ips.iter().flatten();
+            listed.chain(
+                spec.cluster_ip
+                    .as_ref()
+                    .filter(|_| spec.cluster_ips.is_none()),
+            )
+        });
+        // `None` is the address of a headless one.
+        let addresses = texts.filter_map(|text| text.parse().ok()).collect();
+        self.services.insert(service.key().to_string(), addresses);
+    }
+
+    /// Removes a Service, if it is there.
+    pub fn delete_service(&mut self, namespace: &str, name: &str) {
+        self.services.remove(&*key(namespace, name));
+    }
+
+    /// The resource of pod addresses.
+    #[must_use]
+    pub const fn resource(&self) -> &PodIpResource {
+        &self.resource
+    }
+
+    /// The facts for the map.
+    #[must_use]
+    pub fn space_parts(&mut self) -> SpaceParts {
+        self.refresh_blocks();
+        let mut parts = SpaceParts {
+            networks: self.networks(),
+            blocks: self.blocks.clone(),
+            claims: self.claims(),
+            rule: self.rule(),
+            unlocated_orphans: Vec::new(),
+        };
+        for (name, entry) in &self.nodes {
+            if let Some(facts) = &entry.facts {
+                let addresses = NodeAddresses::of(&facts.report, entry.held);
+                parts
+                    .unlocated_orphans
+                    .push((name.to_string(), addresses.orphaned));
+            }
+        }
+        parts
+    }
+
+    /// The summary. `space` is that of the [parts](Self::space_parts) of the same moment, and
+    /// `revision` tells it; opaque, may be empty.
+    #[must_use]
+    pub fn summary(&mut self, space: &AddressSpace, revision: &str) -> ClusterSummary {
+        self.refresh_blocks();
+        let mut nodes = BTreeMap::new();
+        for (name, entry) in &mut self.nodes {
+            nodes.extend(entry.row(name).map(|row| (Arc::clone(name), row)));
+        }
+        let networks = space.networks().iter();
+        let (findings, findings_total) = findings::of(space, nodes.values());
+        ClusterSummary {
+            revision: revision.to_owned(),
+            networks: networks
+                .map(|network| NetworkRow::of(space, network))
+                .collect(),
+            pods: PodCounts {
+                total: u64::try_from(self.pods.len()).unwrap_or(u64::MAX),
+                running: self.running,
+                waiting: u64::try_from(self.waiting.len()).unwrap_or(u64::MAX),
+            },
+            nodes,
+            waiting: waiting::groups(&self.waiting),
+            findings,
+            findings_total,
+        }
+    }
+
+    /// The entry of a node, and its shared name.
+    fn node_entry(&mut self, name: &str) -> (Arc<str>, &mut NodeEntry) {
+        let known = self
+            .nodes
+            .get_key_value(name)
+            .map(|(name, _)| Arc::clone(name));
+        let name = known.unwrap_or_else(|| Arc::from(name));
+        let entry = self.nodes.entry(Arc::clone(&name)).or_default();
+        (name, entry)
+    }
+
+    /// Removes the entry of a node that has neither object nor pods.
+    fn forget_unused(&mut self, name: &str) {
+        let is_unused = |entry: &NodeEntry| entry.facts.is_none() && entry.pods == 0;
+        if self.nodes.get(name).is_some_and(is_unused) {
+            self.nodes.remove(name);
+        }
+    }
+
+    fn refresh_blocks(&mut self) {
+        if !std::mem::take(&mut self.are_blocks_stale) {
+            return;
+        }
+        let recorded: BTreeSet<(IpNet, &str)> = self
+            .records
+            .iter()
+            .filter_map(|block| Some((block.cidr(), block.node()?)))
+            .collect();
+        let mut blocks = self.records.clone();
+        for (name, entry) in &self.nodes {
+            let Some(facts) = &entry.facts else {
+                continue;
+            };
+            let assigned = |cidr: &IpNet| {
+                NodeBlock::new(*cidr, BlockState::Assigned, Some(name.as_ref())).ok()
+            };
+            let is_new = |cidr: &&IpNet| !recorded.contains(&(**cidr, &**name));
+            blocks.extend(facts.pod_cidrs.iter().filter(is_new).filter_map(assigned));
+            let ranges = facts.ranges.iter().filter(is_new);
+            let ranges = ranges.filter(|range| !facts.pod_cidrs.contains(range));
+            blocks.extend(
+                ranges
+                    .filter_map(assigned)
+                    .filter_map(|block| block.with_layout(BlockLayout::Whole).ok()),
+            );
+        }
+        drop(recorded);
+        let mut by_node = BTreeMap::<String, Vec<BlockRow>>::new();
+        for block in &blocks {
+            if let Some(node) = block.node() {
+                let rows = by_node.entry(node.to_owned()).or_default();
+                rows.push(BlockRow::of(block));
+            }
+        }
+        for (name, entry) in &mut self.nodes {
+            let rows = by_node.remove(&**name).unwrap_or_default();
+            if rows != entry.blocks {
+                entry.blocks = rows;
+                entry.row = None;
+            }
+        }
+        self.blocks = blocks;
+    }
+
+    /// Ranges that several nodes use are of a network with an IPAM of its own.
+    fn rule(&self) -> PodRule {
+        let mut seen = BTreeSet::new();
+        let facts = self.nodes.values().filter_map(|entry| entry.facts.as_ref());
+        let mut ranges = facts.flat_map(|facts| &facts.ranges);
+        match ranges.all(|range| seen.insert(range)) {
+            true => PodRule::InNodeBlock,
+            false => PodRule::Anywhere,
+        }
+    }
+
+    fn networks(&self) -> Vec<Network> {
+        let mut found: Vec<Network> = Vec::new();
+        let mut add = |role, cidr: IpNet, name: &str| {
+            let is_known = |known: &Network| (known.role(), known.cidr()) == (role, cidr);
+            if !found.iter().any(is_known) {
+                found.extend(Network::new(role, cidr, name));
+            }
+        };
+        // Names of objects come before the flag, which has none.
+        for (name, ranges) in self.pod_ranges.iter().rev() {
+            for cidr in ranges {
+                add(NetworkRole::Pods, *cidr, name);
+            }
+        }
+        for (name, ranges) in &self.service_ranges {
+            for cidr in ranges {
+                add(NetworkRole::Services, *cidr, name);
+            }
+        }
+        let reserved = |block: &&NodeBlock| block.state() == BlockState::Reserved;
+        if self.service_ranges.is_empty() {
+            for block in self.records.iter().filter(reserved) {
+                add(NetworkRole::Services, block.cidr(), "");
+            }
+        }
+        let of_nodes = self.blocks.iter().filter(|block| !reserved(block));
+        let of_nodes: Vec<_> = of_nodes.cloned().collect();
+        networks::infer_pods(&mut found, &of_nodes);
+        let addresses = self.node_addresses().into_keys();
+        networks::infer_nodes(&mut found, addresses);
+        found
+    }
+
+    /// The addresses of nodes, each with its node. Nodes on one machine, as in simulations, share
+    /// that machine's address: it is nobody's.
+    fn node_addresses(&self) -> BTreeMap<IpAddr, &Arc<str>> {
+        let (mut owners, mut shared) = (BTreeMap::new(), BTreeSet::new());
+        for (name, entry) in &self.nodes {
+            for ip in entry.facts.iter().flat_map(|facts| &facts.addresses) {
+                if owners.insert(*ip, name).is_some_and(|other| other != name) {
+                    shared.insert(*ip);
+                }
+            }
+        }
+        owners.retain(|ip, _| !ip.is_loopback() && !shared.contains(ip));
+        owners
+    }
+
+    fn claims(&self) -> Vec<AddressClaim> {
+        let mut claims = self.held.clone();
+        claims.reserve(self.pods.len());
+        for (name, pod) in &self.pods {
+            claims.extend(pod.ips.iter().filter_map(|ip| {
+                let holder = Holder::Pod {
+                    name: name.to_string(),
+                    node: pod.node.as_deref().map(str::to_owned),
+                };
+                AddressClaim::new(*ip, holder).ok()
+            }));
+        }
+        claims.extend(self.node_addresses().into_iter().filter_map(|(ip, name)| {
+            let name = name.to_string();
+            AddressClaim::new(ip, Holder::Node { name }).ok()
+        }));
+        for (name, addresses) in &self.services {
+            claims.extend(addresses.iter().filter_map(|ip| {
+                let name = name.clone();
+                AddressClaim::new(*ip, Holder::Service { name }).ok()
+            }));
+        }
+        claims
+    }
+}
+
+impl NodeEntry {
+    /// The row; `None` if there is no such object.
+    fn row(&mut self, name: &Arc<str>) -> Option<Arc<NodeRow>> {
+        let facts = self.facts.as_ref()?;
+        let row = self.row.get_or_insert_with(|| {
+            let addresses = NodeAddresses::of(&facts.report, self.held);
+            Arc::new(NodeRow {
+                name: name.to_string(),
+                blocks: self.blocks.clone(),
+                ready: facts.is_ready,
+                unschedulable: facts.is_unschedulable,
+                used: addresses.held,
+                capacity: addresses.capacity.count(),
+                orphaned: addresses.orphaned,
+                pods: self.pods,
+            })
+        });
+        Some(Arc::clone(row))
+    }
+}
+
+/// The ranges without host bits. What is not a range is left out.
+fn ranges<'a>(texts: impl Iterator<Item = &'a String>) -> Vec<IpNet> {
+    let parsed = texts.filter_map(|text| parse_cidr(text).ok());
+    parsed.map(|net| net.trunc()).collect()
+}
+
+#[cfg(test)]
+mod tests;

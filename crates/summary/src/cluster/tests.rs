@@ -1,0 +1,369 @@
+use podplane_map::AddressState;
+use podplane_proto::ipam::{BlockState as RecordState, Hold, PodAddress};
+use proptest::prelude::*;
+
+use super::*;
+use crate::{FindingRule, MapChange, MapQuery, MapRequest, MapScene, StreamDocument};
+
+fn pod(name: &str, node: &str, ip: &str) -> Pod {
+    let json = serde_json::json!({
+        "metadata": {"namespace": "default", "name": name},
+        "spec": {"nodeName": node, "containers": []},
+        "status": {"phase": "Running", "podIPs": [{"ip": ip}]},
+    });
+    serde_json::from_value(json).unwrap()
+}
+
+fn waiting(name: &str, since: &str, message: &str) -> Pod {
+    let json = serde_json::json!({
+        "metadata": {"namespace": "default", "name": name},
+        "spec": {"containers": []},
+        "status": {"phase": "Pending", "conditions": [{
+            "type": "PodScheduled", "status": "False", "reason": "Unschedulable",
+            "message": message, "lastTransitionTime": since,
+        }]},
+    });
+    serde_json::from_value(json).unwrap()
+}
+
+fn node(name: &str, cidr: &str) -> Node {
+    let json = serde_json::json!({
+        "metadata": {"name": name},
+        "spec": {"podCIDR": cidr, "podCIDRs": [cidr]},
+        "status": {
+            "conditions": [{"type": "Ready", "status": "True"}],
+            "addresses": [{"type": "InternalIP", "address": "192.168.7.1"}],
+        },
+    });
+    serde_json::from_value(json).unwrap()
+}
+
+fn summary(cluster: &mut Cluster) -> (AddressSpace, ClusterSummary) {
+    let space = AddressSpace::new(cluster.space_parts());
+    let summary = cluster.summary(&space, "1");
+    (space, summary)
+}
+
+fn small() -> Cluster {
+    let mut cluster = Cluster::default();
+    cluster.set_cluster_cidrs(&["10.244.0.0/16".parse().unwrap()]);
+    cluster.apply_node(&node("a", "10.244.1.0/24"));
+    cluster.apply_node(&node("b", "10.244.2.0/24"));
+    cluster.apply_pod(&pod("one", "a", "10.244.1.2"));
+    cluster
+}
+
+#[test]
+fn rows_count_the_pods_of_nodes_and_their_addresses() {
+    let mut cluster = small();
+    let (_, first) = summary(&mut cluster);
+    let row = first.nodes.get("a").unwrap();
+    assert_eq!((row.used, row.capacity, row.pods), (1, 253, 1));
+    assert!(row.ready);
+    assert_eq!(
+        first.pods,
+        PodCounts {
+            total: 1,
+            running: 1,
+            waiting: 0
+        }
+    );
+    let networks: Vec<_> = first
+        .networks
+        .iter()
+        .map(|row| row.cidr.to_string())
+        .collect();
+    assert_eq!(networks, ["10.244.0.0/16"], "the nodes share an address");
+    assert_eq!(first.networks[0].counts.of(AddressState::Pod), 1);
+    assert_eq!(first.findings, []);
+
+    // The same pod again, elsewhere; a change of one row is a change of this row alone.
+    cluster.apply_pod(&pod("one", "b", "10.244.2.2"));
+    let (_, second) = summary(&mut cluster);
+    let changes = second.changes_since(&first).unwrap();
+    let changed: Vec<_> = changes
+        .nodes
+        .unwrap()
+        .iter()
+        .map(|row| (&*row.name, row.pods))
+        .collect();
+    assert_eq!(changed, [("a", 0), ("b", 1)]);
+    assert!(changes.gone_nodes.is_none() && changes.waiting.is_none());
+
+    cluster.delete_node("a");
+    let (_, third) = summary(&mut cluster);
+    let changes = third.changes_since(&second).unwrap();
+    assert_eq!(
+        (changes.nodes, changes.gone_nodes),
+        (None, Some(vec!["a".to_owned()]))
+    );
+    let (_, again) = summary(&mut cluster);
+    assert_eq!(again.changes_since(&third), None);
+}
+
+#[test]
+fn a_pod_that_has_released_its_addresses_claims_none() {
+    let mut cluster = small();
+    let mut done = pod("one", "a", "10.244.1.2");
+    let status = done.status.as_mut().unwrap();
+    status.phase = Some("Succeeded".into());
+    cluster.apply_pod(&done);
+    let (space, _) = summary(&mut cluster);
+    let ip = "10.244.1.2".parse().unwrap();
+    assert_eq!(
+        space.state(NetworkRole::Pods, ip),
+        AddressState::Pod,
+        "it may have a sandbox"
+    );
+    let conditions = serde_json::from_value(serde_json::json!([
+        {"type": "PodReadyToStartContainers", "status": "False"}
+    ]));
+    done.status.as_mut().unwrap().conditions = conditions.unwrap();
+    cluster.apply_pod(&done);
+    let (space, summary) = summary(&mut cluster);
+    assert_eq!(space.state(NetworkRole::Pods, ip), AddressState::Free);
+    assert_eq!(
+        summary.nodes.get("a").map(|row| (row.used, row.pods)),
+        Some((0, 1))
+    );
+}
+
+#[test]
+fn records_of_blocks_win_over_nodes_and_bring_addresses_of_holds() {
+    let mut cluster = small();
+    cluster.set_blocks(&[
+        Block {
+            cidr: "10.244.1.0/24".into(),
+            state: RecordState::Foreign.into(),
+            node_name: "a".into(),
+            ..Block::default()
+        },
+        Block {
+            cidr: "10.244.9.0/24".into(),
+            state: RecordState::Draining.into(),
+            node_name: "gone".into(),
+            hold: Some(Hold {
+                addresses: vec![PodAddress {
+                    address: "10.244.9.7".into(),
+                    namespace: "default".into(),
+                    name: "old".into(),
+                    node_name: "gone".into(),
+                    ..PodAddress::default()
+                }],
+                ..Hold::default()
+            }),
+            ..Block::default()
+        },
+        Block {
+            cidr: "10.96.0.0/16".into(),
+            state: RecordState::Reserved.into(),
+            ..Block::default()
+        },
+    ]);
+    let (space, summary) = summary(&mut cluster);
+    let blocks: Vec<_> = space
+        .blocks()
+        .iter()
+        .map(|block| {
+            format!(
+                "{} {} {}",
+                block.cidr(),
+                block.state(),
+                block.node().unwrap_or("-")
+            )
+        })
+        .collect();
+    assert_eq!(
+        blocks,
+        [
+            "10.96.0.0/16 reserved -",
+            "10.244.1.0/24 foreign a",
+            "10.244.2.0/24 assigned b",
+            "10.244.9.0/24 held gone",
+        ]
+    );
+    let held = space.record("10.244.9.7".parse().unwrap()).unwrap();
+    assert_eq!(held.state, AddressState::Draining);
+    assert_eq!(held.claims[0].holder().name(), "default/old");
+    let services = summary
+        .networks
+        .iter()
+        .find(|row| row.role == NetworkRole::Services);
+    assert_eq!(services.unwrap().cidr.to_string(), "10.96.0.0/16");
+}
+
+#[test]
+fn duplicates_and_overlaps_are_findings_until_they_are_gone() {
+    let mut cluster = small();
+    cluster.apply_node(&node("c", "10.244.1.0/25"));
+    cluster.apply_pod(&pod("two", "c", "10.244.1.2"));
+    let (_, faulty) = summary(&mut cluster);
+    let found: Vec<_> = faulty
+        .findings
+        .iter()
+        .map(|finding| (finding.rule, finding.message.as_str()))
+        .collect();
+    assert_eq!(
+        found,
+        [
+            (
+                FindingRule::DuplicateAddress,
+                "10.244.1.2 has several holders: pod default/one on a, pod default/two on c"
+            ),
+            (
+                FindingRule::OverlappingBlocks,
+                "assigned block 10.244.1.0/25 of c overlaps assigned block 10.244.1.0/24 of a"
+            ),
+        ]
+    );
+    let duplicate = &faulty.findings[0];
+    assert_eq!(duplicate.pods, ["default/one", "default/two"]);
+    assert_eq!(duplicate.network.unwrap().to_string(), "10.244.0.0/16");
+    cluster.delete_pod("default", "two");
+    cluster.delete_node("c");
+    let (_, repaired) = summary(&mut cluster);
+    assert_eq!((repaired.findings.len(), repaired.findings_total), (0, 0));
+}
+
+#[test]
+fn waiting_pods_are_grouped_by_reason_the_oldest_first() {
+    let mut cluster = small();
+    let full = "0/2 nodes are available: 2 Insufficient pod IPs.";
+    cluster.apply_pod(&waiting("new", "2026-11-01T10:00:05Z", full));
+    cluster.apply_pod(&waiting(
+        "old",
+        "2026-11-01T10:00:01Z",
+        "0/1 nodes are available: 1 Insufficient pod IPs.",
+    ));
+    cluster.apply_pod(&waiting(
+        "other",
+        "2026-11-01T10:00:00Z",
+        "0/2 nodes are available: 2 Too many pods.",
+    ));
+    let (_, first) = summary(&mut cluster);
+    let groups: Vec<_> = first
+        .waiting
+        .iter()
+        .map(|group| (&*group.reason, group.count, &*group.pods[0].name))
+        .collect();
+    assert_eq!(
+        groups,
+        [
+            ("Insufficient pod IPs", 2, "old"),
+            ("Too many pods", 1, "other")
+        ]
+    );
+    assert_eq!(first.pods.waiting, 3);
+    cluster.apply_pod(&pod("old", "a", "10.244.1.3"));
+    let (_, second) = summary(&mut cluster);
+    assert_eq!(second.waiting[0].message, full);
+    assert_eq!(
+        second.pods,
+        PodCounts {
+            total: 4,
+            running: 2,
+            waiting: 2
+        }
+    );
+}
+
+/// An operation on a cluster of few names and addresses.
+#[derive(Clone, Debug)]
+enum Step {
+    Pod(u8, u8, u8),
+    PodGone(u8),
+    Node(u8, u8),
+    NodeGone(u8),
+    Look,
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    prop_oneof![
+        4 => (0..6u8, 0..4u8, 0..20u8).prop_map(|(pod, node, ip)| Step::Pod(pod, node, ip)),
+        2 => (0..6u8).prop_map(Step::PodGone),
+        1 => (0..4u8, 0..5u8).prop_map(|(node, block)| Step::Node(node, block)),
+        1 => (0..4u8).prop_map(Step::NodeGone),
+        3 => Just(Step::Look),
+    ]
+}
+
+fn request() -> MapRequest {
+    let json = serde_json::json!({"columns": "8", "rows": "8", "prefix": "10.244.0.0/21"});
+    let query: MapQuery = serde_json::from_value(json).unwrap();
+    MapRequest::try_from(&query).unwrap()
+}
+
+/// The document of a map, after a change was applied as a page does.
+fn applied(mut shown: serde_json::Value, change: &MapChange<'_>) -> serde_json::Value {
+    match change {
+        MapChange::Scene(scene) => serde_json::to_value(StreamDocument::Scene(scene)).unwrap(),
+        MapChange::Cells(cells) => {
+            let change = serde_json::to_value(StreamDocument::Cells(cells.clone())).unwrap();
+            for cell in change["cells"].as_array().unwrap() {
+                let shown = shown["view"]["cells"].as_array_mut().unwrap();
+                let same = |shown: &&mut serde_json::Value| shown["prefix"] == cell["prefix"];
+                *shown.iter_mut().find(same).unwrap() = cell.clone();
+            }
+            shown["view"]["counts"] = change["counts"].clone();
+            shown["revision"] = change["revision"].clone();
+            shown
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(32))]
+
+    /// Changes in any order lead to the facts of the objects that are left, and the changes of a
+    /// map to the map that is drawn anew.
+    #[test]
+    fn changes_lead_to_the_whole(steps in prop::collection::vec(step(), 1..60)) {
+        let mut cluster = Cluster::default();
+        cluster.set_cluster_cidrs(&["10.244.0.0/16".parse().unwrap()]);
+        let (mut pods, mut nodes) = (BTreeMap::new(), BTreeMap::new());
+        let mut shown: Option<(MapScene, serde_json::Value)> = None;
+        for step in steps {
+            match step {
+                Step::Pod(name, on, ip) => {
+                    let ip = format!("10.244.{}.{}", ip % 5, ip);
+                    let pod = pod(&format!("p{name}"), &format!("n{on}"), &ip);
+                    cluster.apply_pod(&pod);
+                    pods.insert(name, pod);
+                }
+                Step::PodGone(name) => {
+                    cluster.delete_pod("default", &format!("p{name}"));
+                    pods.remove(&name);
+                }
+                Step::Node(name, block) => {
+                    let node = node(&format!("n{name}"), &format!("10.244.{block}.0/24"));
+                    cluster.apply_node(&node);
+                    nodes.insert(name, node);
+                }
+                Step::NodeGone(name) => {
+                    cluster.delete_node(&format!("n{name}"));
+                    nodes.remove(&name);
+                }
+                Step::Look => {
+                    let (space, seen) = summary(&mut cluster);
+                    let mut fresh = Cluster::default();
+                    fresh.set_cluster_cidrs(&["10.244.0.0/16".parse().unwrap()]);
+                    pods.values().for_each(|pod| fresh.apply_pod(pod));
+                    nodes.values().for_each(|node| fresh.apply_node(node));
+                    let (_, want) = summary(&mut fresh);
+                    prop_assert_eq!(&seen, &want);
+                    let scene = MapScene::new(&space, "1", &request()).unwrap();
+                    let want = serde_json::to_value(StreamDocument::Scene(&scene)).unwrap();
+                    let after = match shown.take() {
+                        None => want.clone(),
+                        Some((old, document)) => match scene.changes_since(&old) {
+                            None => document,
+                            Some(change) => applied(document, &change),
+                        },
+                    };
+                    prop_assert_eq!(&after, &want);
+                    shown = Some((scene, after));
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,219 @@
+//! The documents of `/summary/v1alpha1`, as serde writes them.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use ipnet::IpNet;
+use podplane_map::{AddressSpace, BlockState, Network, NetworkRole, NodeBlock, StateCounts};
+use serde::{Serialize, Serializer};
+
+use crate::{
+    findings::Finding,
+    scene::{CellChanges, MapScene},
+    waiting::WaitingGroup,
+};
+
+/// A line of a stream.
+#[derive(Debug, Serialize)]
+#[serde(tag = "type", rename_all = "SCREAMING_SNAKE_CASE")]
+pub enum StreamDocument<'a> {
+    /// The whole summary.
+    Cluster(&'a ClusterSummary),
+    /// The members of the summary that changed.
+    Changes(ClusterChanges<'a>),
+    /// A whole map.
+    Scene(&'a MapScene),
+    /// The cells of the map that changed.
+    Cells(CellChanges<'a>),
+    /// Nothing changed for a while.
+    Bookmark,
+}
+
+/// What a page shows of a cluster at a revision.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ClusterSummary {
+    /// The revision of the objects. Opaque.
+    pub revision: String,
+    /// The networks, in the order of the map.
+    pub networks: Vec<NetworkRow>,
+    /// The nodes by name.
+    #[serde(serialize_with = "rows")]
+    pub nodes: BTreeMap<Arc<str>, Arc<NodeRow>>,
+    /// The numbers of pods.
+    pub pods: PodCounts,
+    /// The waiting pods by reason, the largest group first.
+    pub waiting: Vec<WaitingGroup>,
+    /// What is wrong, the worst first; at most [`MOST_FINDINGS`](crate::MOST_FINDINGS).
+    pub findings: Vec<Finding>,
+    /// The number of all findings.
+    pub findings_total: usize,
+}
+
+fn rows<S: Serializer>(
+    nodes: &BTreeMap<Arc<str>, Arc<NodeRow>>,
+    serializer: S,
+) -> Result<S::Ok, S::Error> {
+    serializer.collect_seq(nodes.values().map(|row| &**row))
+}
+
+impl ClusterSummary {
+    /// The difference to an earlier summary; `None` if there is none but the revision.
+    #[must_use]
+    pub fn changes_since<'a>(&'a self, old: &Self) -> Option<ClusterChanges<'a>> {
+        let is_same = |old: &Arc<NodeRow>, new: &Arc<NodeRow>| Arc::ptr_eq(old, new) || old == new;
+        let nodes: Vec<&NodeRow> = self
+            .nodes
+            .iter()
+            .filter(|(name, new)| !old.nodes.get(*name).is_some_and(|old| is_same(old, new)))
+            .map(|(_, new)| &**new)
+            .collect();
+        let gone = old
+            .nodes
+            .keys()
+            .filter(|name| !self.nodes.contains_key(*name));
+        let gone: Vec<String> = gone.map(|name| name.to_string()).collect();
+        let has_same_findings =
+            self.findings == old.findings && self.findings_total == old.findings_total;
+        let changes = ClusterChanges {
+            revision: &self.revision,
+            networks: (self.networks != old.networks).then_some(&self.networks),
+            nodes: Some(nodes).filter(|nodes| !nodes.is_empty()),
+            gone_nodes: Some(gone).filter(|gone| !gone.is_empty()),
+            pods: (self.pods != old.pods).then_some(self.pods),
+            waiting: (self.waiting != old.waiting).then_some(&self.waiting),
+            findings: (!has_same_findings).then_some(&self.findings),
+            findings_total: (!has_same_findings).then_some(self.findings_total),
+        };
+        changes.is_any().then_some(changes)
+    }
+}
+
+/// The members of a [`ClusterSummary`] that changed.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ClusterChanges<'a> {
+    /// The revision of the objects. Opaque.
+    pub revision: &'a str,
+    /// All networks, if any changed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub networks: Option<&'a Vec<NetworkRow>>,
+    /// The nodes that are new or changed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub nodes: Option<Vec<&'a NodeRow>>,
+    /// The names of the nodes that are gone.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub gone_nodes: Option<Vec<String>>,
+    /// The numbers of pods, if any changed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub pods: Option<PodCounts>,
+    /// All waiting pods, if any changed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub waiting: Option<&'a Vec<WaitingGroup>>,
+    /// All findings, if any changed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub findings: Option<&'a Vec<Finding>>,
+    /// The number of all findings, if any changed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub findings_total: Option<usize>,
+}
+
+impl ClusterChanges<'_> {
+    fn is_any(&self) -> bool {
+        let Self {
+            revision: _,
+            networks,
+            nodes,
+            gone_nodes,
+            pods,
+            waiting,
+            findings,
+            findings_total: _,
+        } = self;
+        networks.is_some()
+            || nodes.is_some()
+            || gone_nodes.is_some()
+            || pods.is_some()
+            || waiting.is_some()
+            || findings.is_some()
+    }
+}
+
+/// A network.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct NetworkRow {
+    /// The name of its object, or how it is known; may be empty.
+    pub name: String,
+    /// The purpose.
+    pub role: NetworkRole,
+    /// The prefix.
+    pub cidr: IpNet,
+    /// The number of its addresses in each state.
+    pub counts: StateCounts,
+}
+
+impl NetworkRow {
+    /// The row of a network of the space.
+    #[must_use]
+    pub fn of(space: &AddressSpace, network: &Network) -> Self {
+        Self {
+            name: network.name().to_owned(),
+            role: network.role(),
+            cidr: network.cidr(),
+            counts: space.counts(network.role(), &network.cidr()),
+        }
+    }
+}
+
+/// A node.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct NodeRow {
+    /// The name.
+    pub name: String,
+    /// Its blocks, former ones included.
+    pub blocks: Vec<BlockRow>,
+    /// True if the kubelet says that it is ready.
+    pub ready: bool,
+    /// True if it takes no new pods.
+    pub unschedulable: bool,
+    /// The number of addresses that its pods hold.
+    pub used: u64,
+    /// The number of pods that it has addresses for.
+    pub capacity: u64,
+    /// The number of addresses that are not free and that no pod owns.
+    pub orphaned: u64,
+    /// The number of pods that are bound to it.
+    pub pods: u64,
+}
+
+/// A block of a node.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct BlockRow {
+    /// The prefix.
+    pub cidr: IpNet,
+    /// The state.
+    pub state: BlockState,
+}
+
+impl BlockRow {
+    pub(crate) fn of(block: &NodeBlock) -> Self {
+        Self {
+            cidr: block.cidr(),
+            state: block.state(),
+        }
+    }
+}
+
+/// The numbers of pods.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct PodCounts {
+    /// All pods.
+    pub total: u64,
+    /// Those that run.
+    pub running: u64,
+    /// Those that wait for a node.
+    pub waiting: u64,
+}

@@ -1,0 +1,123 @@
+//! The trace of a pod as rows of a waterfall.
+
+use std::collections::{BTreeMap, HashMap};
+
+use podplane_api::jiff::Timestamp;
+use podplane_proto::trace::{Span, Trace};
+use serde::Serialize;
+
+const NANOS: f64 = 1e9;
+
+/// A span.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct SpanRow {
+    /// The step.
+    pub name: String,
+    /// The process that did it.
+    pub service: String,
+    /// The start, in seconds since [`TraceRow::began`].
+    pub start: f64,
+    /// The duration in seconds.
+    pub seconds: f64,
+    /// The place of the span that it is a part of, in [`TraceRow::spans`].
+    pub parent: Option<usize>,
+    /// The attributes.
+    pub attributes: BTreeMap<String, String>,
+    /// The error with which it ended.
+    pub error: Option<String>,
+}
+
+/// The spans of a pod's creation and deletion.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct TraceRow {
+    /// The spans by their start.
+    pub spans: Vec<SpanRow>,
+    /// The start of the first one.
+    pub began: Timestamp,
+}
+
+impl TraceRow {
+    /// The rows of these traces; `None` if they have no span.
+    #[must_use]
+    pub fn of<'a>(traces: impl IntoIterator<Item = &'a Trace>) -> Option<Self> {
+        let mut spans: Vec<&Span> = traces.into_iter().flat_map(|trace| &trace.spans).collect();
+        spans.sort_by_key(|span| span.start_time_unix_nano);
+        let began = spans.first()?.start_time_unix_nano;
+        let places: HashMap<&str, usize> = spans
+            .iter()
+            .enumerate()
+            .map(|(place, span)| (span.span_id.as_str(), place))
+            .collect();
+        let rows = spans.iter().map(|span| {
+            let start = span.start_time_unix_nano;
+            SpanRow {
+                name: span.name.clone(),
+                service: span.service.clone(),
+                start: seconds(start.saturating_sub(began)),
+                seconds: seconds(span.end_time_unix_nano.saturating_sub(start)),
+                parent: places.get(span.parent_span_id.as_str()).copied(),
+                attributes: span
+                    .attributes
+                    .iter()
+                    .map(|attribute| (attribute.key.clone(), attribute.value.clone()))
+                    .collect(),
+                error: span.error.clone(),
+            }
+        });
+        Some(Self {
+            spans: rows.collect(),
+            began: Timestamp::from_nanosecond(began.into()).unwrap_or_default(),
+        })
+    }
+}
+
+/// Nanoseconds as seconds. More than 2^53 of them, a hundred days, lose precision.
+fn seconds(nanos: u64) -> f64 {
+    #[expect(clippy::cast_precision_loss, reason = "for a picture")]
+    let nanos = nanos as f64;
+    nanos / NANOS
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn spans_are_sorted_and_know_the_place_of_their_parent() {
+        let span = |id: &str, parent: &str, start: u64, end: u64| Span {
+            span_id: id.into(),
+            parent_span_id: parent.into(),
+            name: format!("step {id}"),
+            service: "scheduler".into(),
+            start_time_unix_nano: 1_000_000_000 + start,
+            end_time_unix_nano: 1_000_000_000 + end,
+            ..Span::default()
+        };
+        let trace = Trace {
+            spans: vec![
+                span("b", "a", 500_000_000, 750_000_000),
+                span("a", "", 0, 2_000_000_000),
+                span("c", "gone", 600_000_000, 600_000_000),
+            ],
+            ..Trace::default()
+        };
+        let row = TraceRow::of([&trace]).unwrap();
+        let shown: Vec<_> = row
+            .spans
+            .iter()
+            .map(|span| (span.name.as_str(), span.start, span.seconds, span.parent))
+            .collect();
+        assert_eq!(
+            shown,
+            [
+                ("step a", 0.0, 2.0, None),
+                ("step b", 0.5, 0.25, Some(0)),
+                ("step c", 0.6, 0.0, None),
+            ]
+        );
+        assert_eq!(row.began.to_string(), "1970-01-01T00:00:01Z");
+        assert_eq!(TraceRow::of([&Trace::default()]), None);
+    }
+}
