@@ -178,7 +178,7 @@ export class Api {
           onDocument(JSON.parse(line));
           pause = LEAST_PAUSE;
         }
-        if (!end.aborted) onLost(new Error('the server ended the stream'));
+        // Servers end streams after a while: it is only lost if it cannot be opened again.
       } catch (error) {
         if (end.aborted) return;
         if (error instanceof ServerError && error.code < 500 && error.code !== 429) {
