@@ -11,6 +11,7 @@
 #![warn(missing_docs)]
 
 pub mod apiserver;
+pub mod browser;
 pub mod churn;
 pub mod cluster;
 pub mod console;

@@ -161,6 +161,33 @@ fn unpacked_for(name: &str, package: &str, programs: &[&str]) -> Option<PathBuf>
     require(name, found.is_some(), &install).then_some(found)?
 }
 
+/// The program chromium.
+///
+/// # Panics
+///
+/// See [`require`].
+pub fn chromium() -> Option<PathBuf> {
+    let path = env::var_os("PATH").unwrap_or_default();
+    let found = env::split_paths(&path).map(|dir| dir.join("chromium"));
+    let found = found.into_iter().find(|program| program.is_file());
+    require("chromium", found.is_some(), "apt-get install chromium").then_some(found)?
+}
+
+/// A directory of a package of npm, which `cargo xtask test` installs.
+///
+/// # Panics
+///
+/// See [`require`].
+pub fn node_module(package: &str) -> Option<PathBuf> {
+    let installed = concat!(
+        env!("CARGO_MANIFEST_DIR"),
+        "/../target/peers/node/node_modules"
+    );
+    let found = Path::new(installed).join(package);
+    let install = format!("run cargo xtask test, which installs {package} from npm");
+    require("node", found.is_dir(), &install).then_some(found)
+}
+
 /// Python with the official client of Kubernetes; its `PYTHONPATH`.
 ///
 /// # Panics

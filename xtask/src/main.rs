@@ -61,6 +61,8 @@ enum XtaskCommand {
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         args: Vec<String>,
     },
+    /// Build, and write the pictures of the page into docs/images anew.
+    Pictures,
     /// Measure our programs beside comparable ones, in one run on this machine.
     Bench {
         #[command(subcommand)]
@@ -108,6 +110,7 @@ fn main() -> ExitCode {
         XtaskCommand::Up { flags } => up::up(&flags),
         XtaskCommand::Test { args } => suite::test(&args),
         XtaskCommand::Soak { args } => suite::soak(&args),
+        XtaskCommand::Pictures => suite::pictures(),
         XtaskCommand::Bench { what } => bench::run(&what),
         XtaskCommand::Fuzz { target, seconds } => fuzz::fuzz(target.as_deref(), seconds),
         XtaskCommand::Style { args } => build::run(build::tool("xtask-style").args(args)),

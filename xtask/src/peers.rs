@@ -22,6 +22,10 @@ const PACKAGES: &[Package] = &[
         file: "/bin/busybox",
     },
     Package {
+        name: "chromium",
+        file: "/usr/bin/chromium",
+    },
+    Package {
         name: "containerd",
         file: "/usr/bin/containerd",
     },
@@ -68,6 +72,14 @@ const PACKAGES: &[Package] = &[
     Package {
         name: "dnsmasq-base",
         file: "/usr/sbin/dnsmasq",
+    },
+    Package {
+        name: "nodejs",
+        file: "/usr/bin/node",
+    },
+    Package {
+        name: "npm",
+        file: "/usr/bin/npm",
     },
     Package {
         name: "openssl",
@@ -143,6 +155,9 @@ const PYTHON: &[&str] = &[
     "protobuf",
 ];
 
+/// Packages of npm: what checks the page.
+const NODE: &[(&str, &str)] = &[("axe-core", "4.10.3"), ("typescript", "5.9.3")];
+
 /// The directory where [`install`] puts the Python packages, for `PYTHONPATH`.
 pub(crate) fn python_path() -> PathBuf {
     build::root().join("target/peers/python")
@@ -185,6 +200,7 @@ pub(crate) fn install() -> Result<()> {
         }
     }
     install_python();
+    install_node();
     Ok(())
 }
 
@@ -268,6 +284,43 @@ fn install_python() {
                 PYTHON.join(" ")
             ));
         }
+    }
+}
+
+fn install_node() {
+    let place = build::root().join("target/peers/node");
+    let is_present = |&(name, version): &(&str, &str)| {
+        let manifest = place.join("node_modules").join(name).join("package.json");
+        let manifest = fs::read_to_string(manifest).unwrap_or_default();
+        manifest.contains(&format!("\"version\": \"{version}\""))
+    };
+    if NODE.iter().all(is_present) {
+        return;
+    }
+    let packages = NODE
+        .iter()
+        .map(|(name, version)| format!("{name}@{version}"));
+    let packages: Vec<String> = packages.collect();
+    note(&format!(
+        "installing {} into {}",
+        packages.join(" "),
+        place.display()
+    ));
+    let mut npm = Command::new("npm");
+    npm.args([
+        "install",
+        "--silent",
+        "--no-audit",
+        "--no-fund",
+        "--no-save",
+    ]);
+    npm.arg("--prefix").arg(&place).args(&packages);
+    if !quiet(&mut npm) {
+        note(&format!(
+            "missing, and could not be installed: run npm install --prefix {} {}",
+            place.display(),
+            packages.join(" ")
+        ));
     }
 }
 

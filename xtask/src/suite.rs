@@ -35,6 +35,20 @@ pub(crate) fn soak(args: &[String]) -> Result<()> {
     all(parts, args, rounds)
 }
 
+/// Writes the pictures of the documentation.
+pub(crate) fn pictures() -> Result<()> {
+    let page = [
+        "--package",
+        CLUSTERS,
+        "--test",
+        "page",
+        "--",
+        "--ignored",
+        "pictures",
+    ];
+    all(Parts::of("pictures"), &page.map(str::to_owned), None)
+}
+
 fn all(mut parts: Parts, args: &[String], variable: Option<(&str, &str)>) -> Result<()> {
     parts.time("install peers", peers::install)?;
     build::programs(Profile::Release, &mut parts)?;

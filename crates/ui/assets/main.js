@@ -1,0 +1,211 @@
+// The page: the session, the frame around the views, and the way from the address to a view.
+
+/** @import { Recording, Session } from '../types/contract.js' */
+/** @import { Context } from './views.js' */
+
+import { Api, ServerError } from './api.js';
+import { ClusterFeed } from './cluster.js';
+import { button, h, replace, setText } from './dom.js';
+import { exchangeFragment, loginForm } from './login.js';
+import { errorBox } from './messages.js';
+import { Slider } from './recording.js';
+import { link, moment, parse } from './route.js';
+import { search } from './search.js';
+import { throttled } from './signal.js';
+import { theme, themeSwitch } from './theme.js';
+import { NAVIGATION, viewOf } from './views.js';
+
+/** @param {string} id */
+function part(id) {
+  const found = document.getElementById(id);
+  if (!found) throw new Error(`index.html has no #${id}`);
+  return found;
+}
+
+/** The least time between two readings, live and while the slider moves, in milliseconds. */
+const PAUSE = { live: 1000, recording: 60 };
+
+/** The states of the connection, in words. */
+const CONNECTIONS = {
+  connecting: 'connecting …',
+  live: 'live',
+  lost: 'connection lost; trying again …',
+  refused: 'refused',
+  recording: 'recording',
+};
+
+class Page {
+  #api = new Api();
+  #feed = new ClusterFeed(this.#api);
+  /** Ends with the session. */ #session = new AbortController();
+  /** Ends with the view. */ #view = new AbortController();
+  /** @type {Session | null} */ #user = null;
+  /** @type {Slider | null} */ #slider = null;
+  /** Reads the cluster at the moment of the recording. */ #readMoment = () => {};
+  #main = part('main');
+  #shown = '';
+
+  async start() {
+    this.#api.onUnauthorized = () => {
+      if (this.#user) this.#logIn('The server takes the credentials no longer.');
+    };
+    part('settings').append(themeSwitch());
+    // The fragment is the address of a view, so the link cannot have one of its own.
+    part('skip').addEventListener('click', (event) => {
+      event.preventDefault();
+      this.#main.focus();
+    });
+    window.addEventListener('hashchange', () => this.#follow());
+    this.#feed.connection.follow(new AbortController().signal, () => this.#connection());
+    const hasToken = location.hash.startsWith('#token=');
+    try {
+      if (hasToken) await exchangeFragment(this.#api);
+      await this.#begin(await this.#api.session());
+    } catch (error) {
+      const isRefused = error instanceof ServerError && error.code === 401;
+      if (isRefused) this.#logIn(hasToken ? error.message : '');
+      else replace(this.#main, h('h1', { tabindex: '-1' }, 'No answer'), errorBox(error));
+    }
+  }
+
+  #connection() {
+    const { state, error } = this.#feed.connection.value;
+    const shown = part('connection');
+    shown.dataset['state'] = this.#user ? state : '';
+    shown.title = error;
+    setText(shown, this.#user ? CONNECTIONS[state] : '');
+    replace(part('problem'), this.#user && state === 'refused' ? errorBox(error) : null);
+  }
+
+  /** @param {Session} session */
+  async #begin(session) {
+    this.#user = session;
+    this.#session = new AbortController();
+    this.#connection();
+    this.#frame(session);
+    if (session.source === 'recording') await this.#record();
+    else this.#feed.follow(this.#session.signal);
+    this.#shown = '';
+    this.#show();
+  }
+
+  /** @param {Session} session */
+  #frame({ user, server, source }) {
+    this.#navigation();
+    replace(part('find'), search(this.#feed, this.#session.signal));
+    const leave = button('Log out', () => this.#leave());
+    // A server that asks for no credentials has nothing to log out from.
+    const canLeave = source !== 'apiserver' || user !== null;
+    replace(part('user'), h('span', { title: server }, user ?? server), canLeave && leave);
+  }
+
+  #navigation() {
+    const here = parse(location.hash).path[0] ?? '';
+    const group = { node: 'nodes', pod: 'pods' }[here] ?? here;
+    const items = NAVIGATION.map(([path, text]) => {
+      const href = link(path ? [path] : []);
+      return h('li', {}, h('a', { href, 'aria-current': path === group && 'page' }, text));
+    });
+    replace(part('navigation'), h('ul', {}, ...items));
+  }
+
+  async #record() {
+    /** @type {Recording} */
+    const recording = await this.#api.json('/summary/v1alpha1/recording', this.#session.signal);
+    const linked = parse(location.hash).query.get('at') ?? '';
+    const at = /^[\d.]+$/.test(linked) ? Number(linked) : recording.duration;
+    const { signal } = this.#session;
+    this.#readMoment = throttled(PAUSE.recording, signal, () => this.#feed.read(signal));
+    this.#slider = new Slider(recording, at, signal, (to) => {
+      this.#is(to);
+      const { path, query } = parse(location.hash);
+      history.replaceState(null, '', link(path, Object.fromEntries(query)));
+      this.#shown = location.hash;
+      this.#navigation();
+      this.#readMoment();
+    });
+    this.#is(at);
+    this.#readMoment();
+    replace(part('recording'), this.#slider.element);
+  }
+
+  /** @param {number} at seconds of a recording */
+  #is(at) {
+    this.#api.at = at;
+    moment.at = at.toFixed(2);
+  }
+
+  /** Follows the address to another view, or to another moment of a recording. */
+  #follow() {
+    const at = parse(location.hash).query.get('at');
+    if (this.#slider && at !== null && at !== moment.at) {
+      this.#is(Number(at));
+      this.#slider.goTo(Number(at));
+      this.#readMoment();
+    }
+    if (this.#user) this.#show();
+  }
+
+  #show() {
+    if (location.hash === this.#shown) return;
+    const before = parse(this.#shown);
+    this.#shown = location.hash;
+    this.#view.abort();
+    this.#view = new AbortController();
+    const route = parse(location.hash);
+    const isLive = this.#user?.source !== 'recording';
+    /** @type {Context} */
+    const context = {
+      api: this.#api,
+      feed: this.#feed,
+      theme,
+      route,
+      end: this.#view.signal,
+      isLive,
+      pause: isLive ? PAUSE.live : PAUSE.recording,
+      knowsMachine: this.#user?.source === 'listener',
+    };
+    const view = viewOf(context);
+    const title = view?.title ?? 'No such view';
+    document.title = `${title} · podplane`;
+    const heading = h('h1', { tabindex: '-1' }, title);
+    const missing = h('p', {}, h('a', { href: link([]) }, 'Go to the overview'));
+    replace(this.#main, heading, view?.element ?? missing);
+    this.#navigation();
+    view?.start?.();
+    // Another view begins at its heading; a map that is zoomed keeps the focus.
+    const isOther = before.path.join() !== route.path.join();
+    if (isOther && before.path.length + before.query.size > 0) heading.focus();
+  }
+
+  /** @param {string} reason */
+  #logIn(reason) {
+    this.#end();
+    const form = loginForm(this.#api, reason, (session) => this.#begin(session));
+    replace(this.#main, form);
+    document.title = 'Log in · podplane';
+    form.querySelector('input')?.focus();
+  }
+
+  #end() {
+    this.#user = null;
+    this.#session.abort();
+    this.#view.abort();
+    this.#slider = null;
+    this.#api.at = null;
+    moment.at = null;
+    for (const id of ['navigation', 'find', 'user', 'recording']) replace(part(id));
+    this.#connection();
+  }
+
+  async #leave() {
+    try {
+      await this.#api.logOut();
+      this.#logIn('');
+    } catch (error) {
+      replace(part('problem'), errorBox(error));
+    }
+  }
+}
+
+void new Page().start();

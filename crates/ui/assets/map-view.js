@@ -1,0 +1,138 @@
+// A prefix of a network: its map, the legend, and the addresses as a table.
+
+/** @import { Context, View } from './views.js' */
+/** @import { Scene } from './scene.js' */
+
+import { PrefixAddresses } from './addresses.js';
+import { CellDetails } from './details.js';
+import { button, h, isChanged, replace, section, setText } from './dom.js';
+import { AddressMap, Legend } from './map.js';
+import { mapLink } from './route.js';
+import { throttled } from './signal.js';
+import { inUse } from './states.js';
+import { number } from './words.js';
+
+/**
+ * @param {Context} context
+ * @returns {View}
+ */
+export function mapView(context) {
+  const { api, end, route, feed } = context;
+  const network = route.query.get('network');
+  const prefix = route.query.get('prefix');
+  const crumbs = h('nav', { 'aria-label': 'Prefixes', class: 'crumbs' });
+  const details = new CellDetails(api, end);
+  const legend = new Legend();
+  const summary = h('p', { class: 'quiet' });
+  const map = new AddressMap(context, {
+    network,
+    prefix,
+    onScene: (scene) => {
+      legend.show(scene);
+      const { prefix: shown, network: of } = scene.view;
+      if (isChanged(crumbs, [shown, of])) replace(crumbs, crumbList(scene));
+      setText(summary, scale(scene));
+      table.is(scene);
+    },
+    onCell: (scene, cell, findings) => details.show(scene, cell, findings),
+  });
+  const table = new TableBehind(context);
+  const networks = h('div', {});
+  feed.cluster.follow(end, ({ networks: all }) => {
+    const names = all.map(({ cidr, role, name }) => [cidr, role, name]);
+    if (!isChanged(networks, names)) return;
+    const links = all.map(({ cidr, role, name }) => {
+      const isShown = cidr === (network ?? all[0]?.cidr);
+      const attributes = { href: mapLink(cidr, cidr), 'aria-current': isShown && 'true' };
+      return h(
+        'li',
+        {},
+        h('a', attributes, cidr),
+        h('span', { class: 'quiet' }, ` ${role} ${name}`),
+      );
+    });
+    replace(networks, h('ul', { class: 'plain' }, ...links));
+  });
+  const element = h(
+    'div',
+    { class: 'with-aside' },
+    h(
+      'div',
+      {},
+      h('div', { class: 'bar' }, crumbs, table.toggle),
+      summary,
+      map.element,
+      table.element,
+    ),
+    h(
+      'aside',
+      { 'aria-label': 'Details of the map' },
+      section('At the cursor', details.element),
+      section('States', legend.element),
+      section('Networks', networks),
+    ),
+  );
+  return { title: `Map ${prefix ?? network ?? ''}`.trim(), element, start: () => map.start() };
+}
+
+/** @param {Scene} scene */
+function crumbList(scene) {
+  const { network, prefix } = scene.view;
+  const items = scene.crumbs().map((crumb) => {
+    const isHere = crumb === prefix;
+    const attributes = { href: mapLink(network.cidr, crumb), 'aria-current': isHere && 'location' };
+    return h('li', {}, h('a', attributes, crumb));
+  });
+  return h('ol', {}, ...items);
+}
+
+/**
+ * The part that is shown, and the meaning of a cell.
+ *
+ * @param {Scene} scene
+ */
+function scale({ view, cells }) {
+  const [first] = cells;
+  const length = first?.prefix.split('/')[1] ?? '';
+  const each = view.layout === 'curve' ? `each cell a /${length}` : 'each cell a used prefix';
+  const block = view.outlines.length === 1 ? view.outlines[0] : undefined;
+  const owner = block && block.cidr === view.prefix ? `, ${block.state}` : '';
+  return `${number(inUse(view.counts))} in use${owner}; ${each}, along a Hilbert curve`.replace(
+    view.layout === 'curve' ? '' : ', along a Hilbert curve',
+    '',
+  );
+}
+
+/** The table of addresses, hidden until it is asked for. */
+export class TableBehind {
+  element = h('div', { hidden: true });
+  toggle;
+  #context;
+  /** @type {Scene | null} */ #scene = null;
+  /** @type {PrefixAddresses | null} */ #addresses = null;
+  #refresh;
+
+  /** @param {Context} context */
+  constructor(context) {
+    this.#context = context;
+    this.toggle = button('Show as table', () => this.#turn(), { 'aria-expanded': 'false' });
+    this.#refresh = throttled(context.pause, context.end, () => this.#addresses?.read());
+  }
+
+  /** @param {Scene} scene */
+  is(scene) {
+    const isNew = scene.view !== this.#scene?.view;
+    this.#scene = scene;
+    if (isNew || !this.element.hidden) this.#refresh();
+  }
+
+  #turn() {
+    this.element.hidden = !this.element.hidden;
+    this.toggle.setAttribute('aria-expanded', String(!this.element.hidden));
+    if (this.element.hidden || this.#addresses || !this.#scene) return;
+    const { api, end } = this.#context;
+    this.#addresses = new PrefixAddresses(api, this.#scene.view.prefix, end);
+    replace(this.element, h('h2', {}, 'Addresses'), this.#addresses.element);
+    this.#refresh();
+  }
+}

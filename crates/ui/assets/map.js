@@ -1,0 +1,261 @@
+// The map of a prefix: a picture that the pointer and the keyboard move through.
+
+/** @import { Cell, Finding, MapDocument } from '../types/contract.js' */
+/** @import { Context } from './views.js' */
+
+import { openHolder } from './addresses.js';
+import { ServerError } from './api.js';
+import { draw } from './canvas.js';
+import { h, isChanged, replace, setText } from './dom.js';
+import { errorBox } from './messages.js';
+import { go, mapLink } from './route.js';
+import { Scene } from './scene.js';
+import { soon, throttled } from './signal.js';
+import { legend } from './states.js';
+import { number } from './words.js';
+
+/** The columns and rows for wide and for narrow places. */
+const GRID = { wide: 64, narrow: 32 };
+const NARROW = 460;
+/** The longest side, and the room that the rest of a view takes, in pixels. */
+const LONGEST = 768;
+const AROUND = 190;
+const LEAST = 240;
+
+/** Whether the next map takes the focus: the last one had it when it was zoomed. */
+let takesFocus = false;
+
+/**
+ * @typedef {object} MapOptions
+ * @property {string | null} [network]
+ * @property {string | null} [prefix]
+ * @property {boolean} [isSmall] a picture beside another: no keyboard, a click opens it
+ * @property {(scene: Scene, cell: Cell | null, findings: Finding[]) => void} [onCell]
+ * @property {(scene: Scene) => void} [onScene]
+ */
+
+export class AddressMap {
+  element;
+  #context;
+  #options;
+  #canvas = h('canvas', { width: 0, height: 0 });
+  #problem = h('div', {});
+  #description = h('p', { class: 'for-readers' });
+  /** @type {Scene | null} */ #scene = null;
+  /** @type {{x: number, y: number} | null} */ #cursor = null;
+  /** @type {Map<Cell, Finding[]>} */ #marks = new Map();
+  #size = 0;
+  #isScheduled = false;
+
+  /**
+   * @param {Context} context
+   * @param {MapOptions} options
+   */
+  constructor(context, options) {
+    this.#context = context;
+    this.#options = options;
+    const id = `map-${options.prefix ?? options.network ?? 'first'}`;
+    this.#description.id = id;
+    this.element = h(
+      'figure',
+      { class: options.isSmall ? 'map small' : 'map' },
+      this.#problem,
+      this.#canvas,
+      this.#description,
+    );
+    if (options.isSmall) this.#canvas.setAttribute('role', 'img');
+    else this.#interactive(id);
+    const { end } = context;
+    const resized = new ResizeObserver(() => this.#changed());
+    resized.observe(this.element);
+    end.addEventListener('abort', () => resized.disconnect(), { once: true });
+    context.theme.follow(end, () => this.#changed());
+    context.feed.cluster.follow(end, () => this.#changed());
+  }
+
+  /** Follows the map. A small one, or one of a recording, is read again with each cluster. */
+  start() {
+    const { network, prefix, isSmall } = this.#options;
+    const width = this.element.clientWidth;
+    const grid = String(isSmall || width < NARROW ? GRID.narrow : GRID.wide);
+    const query = new URLSearchParams({ columns: grid, rows: grid });
+    if (network) query.set('network', network);
+    if (prefix) query.set('prefix', prefix);
+    const path = `/summary/v1alpha1/map?${query}`;
+    const { api, end, feed, isLive, pause } = this.#context;
+    if (!isLive || isSmall) {
+      feed.cluster.follow(
+        end,
+        throttled(pause, end, () => this.#read(path)),
+      );
+      return;
+    }
+    void api.follow(`${path}&watch=true`, end, {
+      onDocument: (/** @type {MapDocument} */ document) => this.#apply(document),
+      onLost: () => {},
+      onRefused: (error) => replace(this.#problem, errorBox(error)),
+    });
+  }
+
+  /** @param {string} path */
+  async #read(path) {
+    try {
+      this.#apply(await this.#context.api.json(path, this.#context.end));
+    } catch (error) {
+      // The state of the connection is shown for the whole page.
+      if (error instanceof ServerError) replace(this.#problem, errorBox(error));
+    }
+  }
+
+  /** @param {string} description */
+  #interactive(description) {
+    const canvas = this.#canvas;
+    for (const [name, value] of Object.entries({
+      tabindex: '0',
+      role: 'application',
+      'aria-roledescription': 'address map',
+      'aria-describedby': description,
+    })) {
+      canvas.setAttribute(name, value);
+    }
+    canvas.addEventListener('pointermove', (event) => this.#at(this.#cellUnder(event)));
+    canvas.addEventListener('click', (event) => this.#open(this.#cellUnder(event)));
+    canvas.addEventListener('focus', () => {
+      if (canvas.matches(':focus-visible') && !this.#cursor) this.#at({ x: 0, y: 0 });
+    });
+    canvas.addEventListener('keydown', (event) => this.#key(event));
+  }
+
+  /** @param {MapDocument} document */
+  #apply(document) {
+    if (document.type === 'SCENE' && document.view) {
+      this.#scene = new Scene(document.view, document.blocks ?? {});
+      replace(this.#problem);
+    } else if (document.type === 'CELLS') {
+      this.#scene?.change(document);
+    } else {
+      return;
+    }
+    this.#changed();
+  }
+
+  /** Draws with the next frame. */
+  #changed() {
+    if (this.#isScheduled) return;
+    this.#isScheduled = true;
+    soon(() => {
+      this.#isScheduled = false;
+      if (this.#scene && !this.#context.end.aborted) this.#draw(this.#scene);
+    });
+  }
+
+  /** @param {Scene} scene */
+  #draw(scene) {
+    const { width, height, prefix, network } = scene.view;
+    const { isSmall } = this.#options;
+    const room = Math.min(this.element.clientWidth, isSmall ? 192 : LONGEST);
+    const high = isSmall ? 192 : Math.max(LEAST, window.innerHeight - AROUND);
+    const size = Math.min(room / width, Math.max(high, (LEAST * height) / width) / height);
+    this.#size = size >= 2 ? Math.floor(size) : size;
+    this.#marks = scene.marks(this.#context.feed.cluster.value.findings);
+    const cursor = this.#cursor ? scene.at(this.#cursor.x, this.#cursor.y) : null;
+    draw(this.#canvas, scene, this.#size, { findings: this.#marks, cursor });
+    const name = `Map of ${network.role} ${prefix}`;
+    if (this.#canvas.getAttribute('aria-label') !== name)
+      this.#canvas.setAttribute('aria-label', name);
+    setText(this.#description, described(scene));
+    this.#options.onScene?.(scene);
+    this.#options.onCell?.(scene, cursor, (cursor && this.#marks.get(cursor)) ?? []);
+    if (takesFocus && !isSmall) {
+      takesFocus = false;
+      this.#canvas.focus({ preventScroll: true });
+    }
+  }
+
+  /** @param {MouseEvent} event */
+  #cellUnder(event) {
+    const [x, y] = [event.offsetX, event.offsetY].map((pixels) => Math.floor(pixels / this.#size));
+    return x === undefined || y === undefined ? null : { x, y };
+  }
+
+  /** @param {{x: number, y: number} | null} place */
+  #at(place) {
+    const isSame = place?.x === this.#cursor?.x && place?.y === this.#cursor?.y;
+    if (isSame || (place && !this.#scene?.at(place.x, place.y))) return;
+    this.#cursor = place;
+    this.#changed();
+  }
+
+  /** @param {{x: number, y: number} | null} place */
+  #open(place) {
+    const scene = this.#scene;
+    const cell = scene && place ? scene.at(place.x, place.y) : null;
+    if (!scene || !cell) return;
+    const into = scene.into(cell);
+    if (into) this.#zoom(into);
+    else void openHolder(this.#context.api, cell.prefix, this.#context.end);
+  }
+
+  /** @param {string} prefix */
+  #zoom(prefix) {
+    takesFocus = document.activeElement === this.#canvas;
+    go(mapLink(this.#scene?.view.network.cidr, prefix));
+  }
+
+  /** @param {KeyboardEvent} event */
+  #key(event) {
+    if (event.ctrlKey || event.altKey || event.metaKey || !this.#scene) return;
+    const { x, y } = this.#cursor ?? { x: 0, y: 0 };
+    const moves = /** @type {Record<string, [number, number]>} */ ({
+      ArrowLeft: [x - 1, y],
+      ArrowRight: [x + 1, y],
+      ArrowUp: [x, y - 1],
+      ArrowDown: [x, y + 1],
+      Home: [0, y],
+      End: [this.#scene.view.width - 1, y],
+    });
+    const move = moves[event.key];
+    if (move) this.#at({ x: move[0], y: move[1] });
+    else if (event.key === 'Enter' || event.key === '+') this.#open({ x, y });
+    else if (['Backspace', 'Escape', '-'].includes(event.key)) this.#out();
+    else return;
+    event.preventDefault();
+  }
+
+  #out() {
+    const outer = this.#scene?.crumbs().at(-2);
+    if (outer) this.#zoom(outer);
+  }
+}
+
+/**
+ * The picture in words.
+ *
+ * @param {Scene} scene
+ */
+function described({ view }) {
+  const each = Object.entries(view.counts).map(([state, count]) => `${number(count)} ${state}`);
+  const blocks = view.outlines
+    .slice(0, 50)
+    .map(({ cidr, node, state }) => `${cidr} ${node ?? state}`);
+  return `${view.prefix}: ${each.join(', ')}. Blocks: ${blocks.join('; ') || 'none'}.
+    Arrow keys move, Enter zooms in, Escape zooms out.`;
+}
+
+/**
+ * The legend beside a map; it follows the numbers.
+ */
+export class Legend {
+  element = h('div', {});
+
+  /** @param {Scene} scene */
+  show({ view }) {
+    if (!isChanged(this.element, [view.counts, view.hidden])) return;
+    const hidden = Object.keys(view.hidden).length > 0;
+    replace(
+      this.element,
+      legend(view.counts),
+      hidden && h('p', { class: 'quiet' }, 'Not all of them fit into the picture.'),
+    );
+  }
+}

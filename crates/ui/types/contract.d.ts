@@ -1,0 +1,275 @@
+// The documents of the server, as the page reads them. Only `tsc` reads this file.
+
+export type StateName =
+  | 'duplicate'
+  | 'outside'
+  | 'orphaned'
+  | 'draining'
+  | 'pod'
+  | 'service'
+  | 'node'
+  | 'withheld'
+  | 'reserved'
+  | 'gateway'
+  | 'free'
+  | 'unassigned';
+
+/** Numbers beyond 2^53-1 are strings of digits. */
+export type Counts = Partial<Record<StateName, number | string>>;
+
+export interface Session {
+  source: 'apiserver' | 'listener' | 'recording';
+  user: string | null;
+  server: string;
+}
+
+export interface Network {
+  name: string;
+  role: 'pods' | 'services' | 'nodes';
+  cidr: string;
+  counts: Counts;
+}
+
+export interface Block {
+  cidr: string;
+  state: string;
+}
+
+export interface NodeRow {
+  name: string;
+  blocks: Block[];
+  ready: boolean;
+  unschedulable: boolean;
+  used: number;
+  capacity: number | null;
+  orphaned: number;
+  pods: number;
+}
+
+export interface WaitingGroup {
+  reason: string;
+  message: string;
+  count: number;
+  pods: { namespace: string; name: string; since: string | null }[];
+}
+
+export interface Finding {
+  rule: string;
+  severity: 'error' | 'warning';
+  message: string;
+  prefix?: string | null;
+  network?: string | null;
+  pods?: string[];
+  nodes?: string[];
+}
+
+export interface PodTotals {
+  total: number;
+  running: number;
+  waiting: number;
+}
+
+/** The members of the documents `CLUSTER` and `CHANGES`. */
+export interface ClusterDocument {
+  type: 'CLUSTER' | 'CHANGES' | 'BOOKMARK';
+  revision?: string;
+  networks?: Network[];
+  nodes?: NodeRow[];
+  goneNodes?: string[];
+  pods?: PodTotals;
+  waiting?: WaitingGroup[];
+  findings?: Finding[];
+  findingsTotal?: number;
+}
+
+export interface Cell {
+  x: number;
+  y: number;
+  prefix: string;
+  counts: Counts;
+  dominant: StateName;
+  block: number | null;
+  blocksInside: number;
+  fill: number;
+}
+
+export interface Outline {
+  block: number;
+  cidr: string;
+  state: string;
+  node: string | null;
+  rect: { x: number; y: number; width: number; height: number };
+}
+
+export interface View {
+  network: { role: Network['role']; cidr: string; name: string };
+  prefix: string;
+  layout: 'curve' | 'used';
+  width: number;
+  height: number;
+  cells: Cell[];
+  outlines: Outline[];
+  block: number | null;
+  counts: Counts;
+  hidden: Counts;
+}
+
+export interface MapBlock {
+  cidr: string;
+  node: string | null;
+  state: string;
+  /** More about a state that is not simply a node's; empty if there is nothing more. */
+  details?: string;
+}
+
+export interface MapDocument {
+  type: 'SCENE' | 'CELLS' | 'BOOKMARK';
+  revision?: string;
+  view?: View;
+  blocks?: Record<string, MapBlock>;
+  cells?: Cell[];
+  counts?: Counts;
+}
+
+export interface Address {
+  ip: string;
+  state: StateName;
+  holders: { kind: string; name: string; node?: string | null }[];
+}
+
+export interface AddressPage {
+  items: Address[];
+  continue?: string | null;
+}
+
+export interface NodeDetails {
+  node: NodeRow;
+  addresses: Address[];
+  sandboxes: Sandbox[] | null;
+  leaseFiles: LeaseFile[] | null;
+  routes: Route[] | null;
+  links: Link[] | null;
+}
+
+export interface Sandbox {
+  id: string;
+  pod: string;
+  state: string;
+  ips: string[];
+  created: string | null;
+}
+
+export interface LeaseFile {
+  network: string;
+  ip: string;
+  containerID: string;
+  ifName: string;
+  modified: string | null;
+}
+
+export interface Route {
+  destination: string;
+  via: string | null;
+  dev: string | null;
+}
+
+export interface Link {
+  name: string;
+  kind: string | null;
+  up: boolean;
+  master: string | null;
+  peer: string | null;
+  addresses: string[];
+}
+
+export interface Span {
+  name: string;
+  service: string;
+  start: number;
+  seconds: number;
+  parent: number | null;
+  attributes: Record<string, unknown>;
+  error: string | null;
+}
+
+export interface Trace {
+  spans: Span[];
+  began: string;
+}
+
+export interface Explanation {
+  pod: string;
+  decision: string;
+  nodes: {
+    name: string;
+    feasible: boolean;
+    reasons: string[];
+    scores?: Record<string, number> | null;
+    total?: number | null;
+  }[];
+}
+
+export interface Recording {
+  name: string;
+  duration: number;
+  steps: { number: number; title: string; from: number; to: number; outcome: string }[];
+  times: number[];
+}
+
+export interface Metadata {
+  name: string;
+  namespace?: string;
+  uid?: string;
+  creationTimestamp?: string;
+  deletionTimestamp?: string;
+  annotations?: Record<string, string>;
+  labels?: Record<string, string>;
+  ownerReferences?: { kind: string; name: string }[];
+}
+
+export interface Condition {
+  type: string;
+  status: string;
+  reason?: string;
+  message?: string;
+  lastTransitionTime?: string;
+}
+
+export interface Pod {
+  metadata: Metadata;
+  spec?: { nodeName?: string; hostNetwork?: boolean };
+  status?: {
+    phase?: string;
+    reason?: string;
+    message?: string;
+    podIP?: string;
+    podIPs?: { ip: string }[];
+    conditions?: Condition[];
+  };
+}
+
+export interface PodList {
+  metadata: { continue?: string; resourceVersion?: string; remainingItemCount?: number };
+  items: Pod[];
+}
+
+export interface ClusterEvent {
+  metadata: Metadata;
+  involvedObject: { kind?: string; name?: string; namespace?: string };
+  type?: string;
+  reason?: string;
+  message?: string;
+  count?: number;
+  firstTimestamp?: string | null;
+  lastTimestamp?: string | null;
+  eventTime?: string | null;
+  source?: { component?: string };
+  reportingComponent?: string;
+  series?: { count?: number; lastObservedTime?: string };
+}
+
+/** A line of a watch of the Kubernetes API. */
+export interface WatchEvent<T> {
+  type: 'ADDED' | 'MODIFIED' | 'DELETED' | 'BOOKMARK' | 'ERROR';
+  object: T;
+}

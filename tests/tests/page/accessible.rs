@@ -1,0 +1,139 @@
+//! The views for everybody: axe-core finds nothing serious in them, in light and dark, on small
+//! screens.
+
+use std::fs;
+
+use anyhow::{Context as _, Result, ensure};
+use podplane_tests::{
+    browser::{Screen, Tab},
+    peers,
+};
+use serde_json::Value;
+
+use crate::site::{LOGIN, Site, assert_content, ledger};
+
+const SCREENS: [Screen; 3] = [
+    Screen {
+        width: 1280,
+        height: 800,
+        is_dark: false,
+    },
+    Screen {
+        width: 1280,
+        height: 800,
+        is_dark: true,
+    },
+    Screen {
+        width: 360,
+        height: 740,
+        is_dark: false,
+    },
+];
+
+#[tokio::test(flavor = "multi_thread")]
+async fn axe_finds_nothing_serious_in_any_view() -> Result<()> {
+    let Some(axe) = peers::node_module("axe-core") else {
+        return Ok(());
+    };
+    let axe = fs::read_to_string(axe.join("axe.min.js"))?;
+    // One node of 5 addresses: some of the pods wait.
+    let few = ledger().nodes(1).node_cidr_mask_size(29);
+    let Some(site) = Site::start(few).await? else {
+        return Ok(());
+    };
+    site.podplane("run web --replicas 8").await?;
+    let tab = site.browser.tab().await?;
+    tab.open(&site.view("#/")?).await?;
+    tab.until_text("h1", "Log in").await;
+    tab.evaluate(&axe).await?;
+    for screen in SCREENS {
+        tab.set_screen(screen).await?;
+        is_accessible(&tab, "login").await?;
+    }
+
+    let tab = site.logged_in("#/").await?;
+    tab.evaluate(&axe).await?;
+    tab.until_text("main", "Insufficient pod IPs").await;
+    let first = "document.querySelector('td a')?.hash ?? ''";
+    tab.open(&site.view("#/pods")?).await?;
+    tab.until(&format!("({first}).startsWith('#/pod/')")).await;
+    let pod = tab.evaluate(first).await?;
+    let pod = pod.as_str().context("a link to a pod")?;
+    let views = [
+        ("#/", ".legend"),
+        ("#/map?prefix=10.244.0.0/24", ".legend"),
+        ("#/nodes", "td a"),
+        ("#/node/node-0", "td .state"),
+        ("#/pods", "td a"),
+        (pod, "td"),
+        ("#/waiting", ".columns a"),
+        ("#/findings", "td"),
+        ("#/nothing", "main a"),
+    ];
+    for (view, sign) in views {
+        tab.open(&site.view(view)?).await?;
+        tab.until(&format!(
+            "document.querySelector('main {sign}, {sign}') !== null"
+        ))
+        .await;
+        for screen in SCREENS {
+            tab.set_screen(screen).await?;
+            is_accessible(&tab, view).await?;
+        }
+    }
+    assert_content(&tab, &[LOGIN, "/trace"])?;
+    site.finish().await
+}
+
+/// Checks the present view, and that it is no wider than the screen.
+async fn is_accessible(tab: &Tab, view: &str) -> Result<()> {
+    // Of violations, as of those that axe cannot decide, only the former are certain.
+    let run = "axe.run(document, {resultTypes: ['violations']}).then(({violations}) => violations
+        .filter(({impact}) => impact === 'serious' || impact === 'critical')
+        .map(({id, help, nodes}) => ({id, help, nodes: nodes.map(({html, failureSummary}) =>
+            [html, failureSummary])})))";
+    let violations = tab.evaluate(run).await?;
+    ensure!(
+        violations == Value::Array(Vec::new()),
+        "{view}: {violations:#}"
+    );
+    let wide = "document.documentElement.scrollWidth - document.documentElement.clientWidth";
+    let wide = tab.evaluate(wide).await?;
+    ensure!(
+        wide == 0,
+        "{view}: {wide} pixels do not fit into the width of the screen"
+    );
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_theme_follows_the_system_until_it_is_chosen() -> Result<()> {
+    let Some(site) = Site::start(ledger().nodes(1)).await? else {
+        return Ok(());
+    };
+    let tab = site.browser.tab().await?;
+    let [light, dark, _] = SCREENS;
+    tab.set_screen(dark).await?;
+    tab.open(&site.view("")?).await?;
+    tab.until_text("h1", "Log in").await;
+    let background = "getComputedStyle(document.body).backgroundColor";
+    let (black, white) = ("rgb(20, 23, 26)", "rgb(255, 255, 255)");
+    tab.until(&format!("{background} === '{black}'")).await;
+    tab.set_screen(light).await?;
+    tab.until(&format!("{background} === '{white}'")).await;
+
+    let switch = "document.querySelector('#settings button')";
+    for _ in 0..2 {
+        tab.evaluate(&format!("{switch}.click()")).await?;
+    }
+    tab.until_text("#settings", "Theme: dark").await;
+    tab.until(&format!("{background} === '{black}'")).await;
+    // The choice outlives the page.
+    tab.evaluate("location.reload()").await?;
+    tab.until(&format!(
+        "{switch}?.innerText === 'Theme: dark' && {background} === '{black}'"
+    ))
+    .await;
+    assert_content(&tab, &[LOGIN])?;
+    site.finish().await
+}

@@ -1,0 +1,83 @@
+//! Everything can be done without a mouse.
+
+use anyhow::Result;
+
+use crate::site::{LOGIN, Site, assert_content, ledger};
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_map_is_walked_by_the_keyboard() -> Result<()> {
+    let Some(site) = Site::start(ledger().nodes(1)).await? else {
+        return Ok(());
+    };
+    site.podplane("run web --replicas 1 --wait").await?;
+    let tab = site.logged_in("#/map").await?;
+    tab.until_text(".crumbs", "10.244.0.0/16").await;
+    tab.evaluate("document.querySelector('canvas').focus()")
+        .await?;
+
+    // The first block is where the curve begins; the cell beside it is still in it.
+    tab.press("ArrowRight").await?;
+    tab.until_text(".cell-details", "10.244.0.").await;
+    tab.until_text(".cell-details", "node-0").await;
+    tab.press("Enter").await?;
+    tab.until_text(".crumbs [aria-current]", "10.244.0.0/24")
+        .await;
+
+    // The map that is zoomed has the focus, so that the keys go on.
+    tab.until("document.activeElement?.tagName === 'CANVAS'")
+        .await;
+    tab.press("Home").await?;
+    tab.until_text(".cell-details", "10.244.0.0").await;
+    tab.press("Escape").await?;
+    tab.until_text(".crumbs [aria-current]", "10.244.0.0/20")
+        .await;
+    tab.press("Backspace").await?;
+    tab.until_text(".crumbs [aria-current]", "10.244.0.0/16")
+        .await;
+    assert_content(&tab, &[LOGIN])?;
+    site.finish().await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn tab_reaches_the_content_and_the_field_reaches_everything() -> Result<()> {
+    let Some(site) = Site::start(ledger().nodes(2)).await? else {
+        return Ok(());
+    };
+    let tab = site.logged_in("#/nodes").await?;
+    tab.until_text("main", "node-1").await;
+
+    // The first stop of a fresh page is the link over the navigation.
+    tab.evaluate("document.activeElement?.blur()").await?;
+    tab.evaluate("document.querySelector('#skip').focus()")
+        .await?;
+    tab.press("Enter").await?;
+    tab.until("document.activeElement?.id === 'main'").await;
+    tab.press("Tab").await?;
+    tab.until("document.activeElement?.closest('main') !== null")
+        .await;
+    let outline = "getComputedStyle(document.activeElement).outlineStyle !== 'none'";
+    tab.until(outline).await;
+
+    tab.press("/").await?;
+    tab.until("document.activeElement?.name === 'to'").await;
+    tab.type_text("node-1").await?;
+    tab.press("Enter").await?;
+    tab.until_text("h1", "Node node-1").await;
+    tab.press("/").await?;
+    tab.type_text("10.244.0.7").await?;
+    tab.press("Enter").await?;
+    tab.until_text(".crumbs [aria-current]", "10.244.0.0/24")
+        .await;
+
+    // Columns are buttons.
+    tab.open(&site.view("#/nodes")?).await?;
+    tab.until_text("tbody tr:first-child", "node-0").await;
+    tab.evaluate("document.querySelector('th button').focus()")
+        .await?;
+    tab.press("Enter").await?;
+    tab.until_text("tbody tr:first-child", "node-1").await;
+    tab.until("document.querySelector('th').ariaSort === 'descending'")
+        .await;
+    assert_content(&tab, &[LOGIN])?;
+    site.finish().await
+}

@@ -1,0 +1,11 @@
+//! The page `/ui/` in Debian's Chromium, against live clusters. What users see and do is compared,
+//! never pixels. [`pictures`] writes those of the documentation.
+
+mod accessible;
+mod assets;
+mod hostile;
+mod keyboard;
+mod live;
+mod login;
+mod pictures;
+mod site;
