@@ -51,3 +51,4 @@ pub use space::{AddressRecord, AddressSpace, PodRule, SpaceParts};
 pub use state::{AddressState, StateCounts};
 pub use text::{ColorMode, InvalidTextSize, TextCell, TextGrid, TextSize, TextStyle};
 pub use view::{BlockOutline, Cell, GridLimit, InvalidGridLimit, Layout, View, ViewError};
+pub use words::cell_line;
