@@ -12,11 +12,9 @@ use podplane_scheduler::{
     },
 };
 
-use super::PodArgs;
 use crate::{
-    any_cluster::list,
+    any_cluster::{AnyClusterFlags, list},
     commands::capacity::source::{self, ClusterObjects},
-    global::block_on,
 };
 
 /// The rights that it needs.
@@ -36,25 +34,22 @@ pub(super) enum Subject {
     Hypothetical(Box<Pod>),
 }
 
-pub(super) fn explain(args: &PodArgs, subject: Subject) -> anyhow::Result<SnapshotExplanation> {
-    let resource = &args.pod_ip_resource;
-    let policy = PlacementPolicy {
-        pod_ip_resource: resource.clone(),
-        ..args.ip_policy.into()
+pub(super) async fn explain(
+    flags: &AnyClusterFlags,
+    policy: PlacementPolicy,
+    subject: Subject,
+) -> anyhow::Result<SnapshotExplanation> {
+    let resource = &policy.pod_ip_resource.clone();
+    let client = Client::over_rest(flags.config().await?)?;
+    let listed = async {
+        let objects = source::list(&client, resource).await?;
+        let budgets = source::all(&client, |budget: PodDisruptionBudget| budget);
+        Ok((objects, budgets.await?))
     };
-    let (objects, budgets) = block_on(async {
-        let flags = &args.cluster;
-        let client = Client::over_rest(flags.config().await?)?;
-        let listed = async {
-            let objects = source::list(&client, resource).await?;
-            let budgets = source::all(&client, |budget: PodDisruptionBudget| budget);
-            Ok((objects, budgets.await?))
-        };
-        match listed.await {
-            Ok(listed) => Ok(listed),
-            Err(error) => Err(flags.name_missing_rules(error, NEEDED).await),
-        }
-    })?;
+    let (objects, budgets) = match listed.await {
+        Ok(listed) => listed,
+        Err(error) => return Err(flags.name_missing_rules(error, NEEDED).await),
+    };
     let ClusterObjects {
         nodes,
         pods,
