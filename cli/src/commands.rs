@@ -33,6 +33,7 @@ pub(crate) mod service;
 pub(crate) mod status;
 pub(crate) mod store;
 pub(crate) mod test;
+pub(crate) mod top;
 pub(crate) mod trace;
 pub(crate) mod ui;
 pub(crate) mod up;

@@ -30,7 +30,8 @@ use rustix::{fs::Mode, process::umask};
 use crate::{
     commands::{
         apply, audit, capacity, certs, cni, completion, create, delete, demo, describe, down, exec,
-        explain, get, health, kubeconfig, logs, map, node, ping, plan, plugins, replay, restart, run, service, status, store, test, trace, ui, up,
+        explain, get, health, kubeconfig, logs, map, node, ping, plan, plugins, replay, restart,
+        run, service, status, store, test, top, trace, ui, up,
     },
     global::{GlobalArgs, GlobalOptions},
 };
@@ -68,6 +69,7 @@ enum Command {
     Health(health::HealthArgs),
 
     // Objects.
+    Top(top::TopArgs),
     Get(get::GetArgs),
     Describe(describe::DescribeArgs),
     Explain(explain::ExplainArgs),
@@ -191,6 +193,7 @@ fn dispatch(command: Command, global: &GlobalOptions) -> anyhow::Result<ExitCode
         Command::Store(args) => store::run(args, global),
         Command::Kubeconfig(args) => kubeconfig::run(args, global),
         Command::Health(args) => health::run(&args, global),
+        Command::Top(args) => top::run(args, global),
         Command::Get(args) => get::run(args, global),
         Command::Describe(args) => describe::run(args, global),
         Command::Explain(args) => explain::run(args, global),

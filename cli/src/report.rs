@@ -71,6 +71,11 @@ pub(crate) fn print(error: &anyhow::Error) {
     }
 }
 
+/// The error with its causes as text without colours.
+pub(crate) fn plain(error: &anyhow::Error) -> String {
+    anstream::adapter::strip_str(&ErrorReport(error).to_string()).to_string()
+}
+
 /// Returns true if a limit of the shell may have caused the error.
 fn hits_limit(error: &anyhow::Error) -> bool {
     let io = |error: &(dyn std::error::Error + 'static)| {

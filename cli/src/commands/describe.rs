@@ -8,7 +8,7 @@ use std::{collections::BTreeMap, process::ExitCode};
 
 use jiff::Timestamp;
 use podplane_api::{
-    Object,
+    Object, ObjectKey,
     core::Event,
     kinds::event::{event_age, event_source},
     meta::Time,
@@ -52,7 +52,7 @@ pub(crate) fn run(args: DescribeArgs, global: &GlobalOptions) -> anyhow::Result<
         for (kind, name) in names(&client, &namespace, targets).await? {
             let sheet = match kind {
                 ResourceKind::Node => node::sheet(&client, &name).await,
-                ResourceKind::Pod => pod::sheet(&client, global, &namespace, &name).await,
+                ResourceKind::Pod => pod::sheet(&client, Some(global), &namespace, &name).await,
                 _ => Err(not_described(kind).into()),
             };
             if let Some(sheet) = outcome.note(sheet)? {
@@ -62,6 +62,21 @@ pub(crate) fn run(args: DescribeArgs, global: &GlobalOptions) -> anyhow::Result<
         }
         Ok(outcome.exit_code())
     })
+}
+
+/// The sheet of a node.
+pub(super) async fn of_node(client: &Client, name: &str) -> anyhow::Result<Sheet> {
+    node::sheet(client, name).await
+}
+
+/// The sheet of a pod. `global` has the schedulers that explain why it waits; `None` for another
+/// cluster than that of the data directory.
+pub(super) async fn of_pod(
+    client: &Client,
+    global: Option<&GlobalOptions>,
+    key: &ObjectKey,
+) -> anyhow::Result<Sheet> {
+    pod::sheet(client, global, &key.namespace, &key.name).await
 }
 
 async fn names(

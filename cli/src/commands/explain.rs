@@ -13,6 +13,7 @@ use podplane_proto::{
     codec,
     scheduler::{ExplainPodRequest, ExplainPodResponse, PodState},
 };
+use podplane_scheduler::PlacementPolicy;
 
 use self::{live::Subject, view::Explanation};
 use super::{NamespaceArgs, completion::candidates};
@@ -114,15 +115,48 @@ enum ExplainFormat {
     Yaml,
 }
 
+/// The explanation of a pod as the command prints it, from the schedulers of podplane's cluster.
+pub(super) async fn of_server(
+    global: &GlobalOptions,
+    scheduler: Option<&Endpoint>,
+    key: ObjectKey,
+) -> anyhow::Result<String> {
+    let shown = key.to_string();
+    let answer = ask(scheduler, Subject::Existing(key), global).await?;
+    Ok(Explanation::new(shown, answer).sheet().to_string())
+}
+
+/// The explanation of a pod of any cluster as the command prints it.
+pub(super) async fn of_cluster(
+    flags: &AnyClusterFlags,
+    policy: PlacementPolicy,
+    key: ObjectKey,
+) -> anyhow::Result<String> {
+    let shown = key.to_string();
+    let explained = live::explain(flags, policy, Subject::Existing(key)).await?;
+    let explanation = Explanation::new(shown, explained.response);
+    Ok(explanation
+        .without(explained.not_considered)
+        .sheet()
+        .to_string())
+}
+
 pub(crate) fn run(args: ExplainArgs, global: &GlobalOptions) -> anyhow::Result<ExitCode> {
     let ExplainSubject::Pod(args) = args.what;
     let (shown, subject) = subject(&args)?;
     let explanation = match args.cluster.is_given() {
         true => {
-            let explained = live::explain(&args, subject)?;
+            let policy = PlacementPolicy {
+                pod_ip_resource: args.pod_ip_resource.clone(),
+                ..args.ip_policy.into()
+            };
+            let explained = block_on(live::explain(&args.cluster, policy, subject))?;
             Explanation::new(shown, explained.response).without(explained.not_considered)
         }
-        false => Explanation::new(shown, ask(&args, subject, global)?),
+        false => {
+            let asked = ask(args.scheduler.as_ref(), subject, global);
+            Explanation::new(shown, block_on(asked)?)
+        }
     };
     match args.output {
         ExplainFormat::Table => output::line(explanation.sheet())?,
@@ -148,12 +182,12 @@ fn subject(args: &PodArgs) -> anyhow::Result<(String, Subject)> {
 }
 
 /// Asks the schedulers of podplane's cluster.
-fn ask(
-    args: &PodArgs,
+async fn ask(
+    scheduler: Option<&Endpoint>,
     subject: Subject,
     global: &GlobalOptions,
 ) -> anyhow::Result<ExplainPodResponse> {
-    if args.scheduler.is_none() && global.names_server() {
+    if scheduler.is_none() && global.names_server() {
         let why = "--server does not tell the address of the scheduler: pass --scheduler ADDR";
         return Err(UsageError(why.to_owned()).into());
     }
@@ -168,8 +202,7 @@ fn ask(
             ..ExplainPodRequest::default()
         },
     };
-    let asked = explanation::explain(global, args.scheduler.as_ref(), &request, TIMEOUT);
-    let answer = block_on(asked)?;
+    let answer = explanation::explain(global, scheduler, &request, TIMEOUT).await?;
     if answer.state() == PodState::Unknown && answer.pod_uid.is_empty() {
         anyhow::bail!("{}", answer.message);
     }

@@ -3,7 +3,10 @@
 use std::{io::IsTerminal as _, process::ExitCode, str::FromStr, sync::Arc};
 
 use jiff::Timestamp;
-use podplane_api::table::{Column, TableRow};
+use podplane_api::{
+    Object,
+    table::{Column, TableRow},
+};
 use podplane_client::{Api, CacheChange, Client, ListParams, reflector};
 use serde_json::{Value, json};
 
@@ -215,6 +218,15 @@ async fn watch<K: TableRow>(
     }
 }
 
+/// The object as JSON, without `metadata.managedFields`.
+pub(super) fn document<K: Object>(object: &K) -> anyhow::Result<Value> {
+    let mut document = object.to_json()?;
+    if let Some(metadata) = document.get_mut("metadata").and_then(Value::as_object_mut) {
+        metadata.remove("managedFields");
+    }
+    Ok(document)
+}
+
 /// Prints objects as they come: rows and names at once, documents at the end, or one by one in a
 /// watch.
 #[derive(Debug)]
@@ -278,12 +290,10 @@ impl Printer {
             }
             Some(format @ (OutputFormat::Json | OutputFormat::Yaml)) => {
                 for object in &objects {
-                    let mut document = object.to_json()?;
-                    if !self.show_managed_fields
-                        && let Some(metadata) = document["metadata"].as_object_mut()
-                    {
-                        metadata.remove("managedFields");
-                    }
+                    let document = match self.show_managed_fields {
+                        true => object.to_json()?,
+                        false => document(object)?,
+                    };
                     match format {
                         OutputFormat::Yaml if self.watch => {
                             output::line("---")?;

@@ -11,6 +11,7 @@ use std::{
 use anyhow::Context as _;
 use clap::ValueEnum;
 use jiff::Timestamp;
+use podplane_api::ObjectKey;
 use podplane_proto::trace::{
     self, GetPodTraceRequest, GetPodTraceResponse, trace_service_client::TraceServiceClient,
 };
@@ -112,11 +113,28 @@ pub(crate) fn run(args: TraceArgs, global: &GlobalOptions) -> anyhow::Result<Exi
             output::page::write(&file, &page.html())?;
         }
         match output {
-            TraceFormat::Text => text(answer)?,
+            TraceFormat::Text => {
+                let width = output::terminal_width().map_or(WIDTH, usize::from);
+                output::text(text(answer, width)?)?;
+            }
             TraceFormat::Json => output::json(&document(answer)?)?,
         }
         Ok(ExitCode::SUCCESS)
     })
+}
+
+/// The traces of a pod as the command prints them, in lines of at most `width` characters.
+pub(super) async fn of_pod(
+    global: &GlobalOptions,
+    key: &ObjectKey,
+    width: usize,
+) -> anyhow::Result<String> {
+    let request = GetPodTraceRequest {
+        namespace: key.namespace.clone(),
+        name: key.name.clone(),
+        uid: String::new(),
+    };
+    text(settled(global, request).await?, width)
 }
 
 /// The traces, once nothing has been added to them for a while.
@@ -146,7 +164,8 @@ async fn settled(
     }
 }
 
-fn text(answer: GetPodTraceResponse) -> anyhow::Result<()> {
+/// The lines, without a line end behind the last one.
+fn text(answer: GetPodTraceResponse, width: usize) -> anyhow::Result<String> {
     let GetPodTraceResponse {
         namespace,
         name,
@@ -154,23 +173,22 @@ fn text(answer: GetPodTraceResponse) -> anyhow::Result<()> {
         creation,
         deletion,
     } = answer;
-    let width = output::terminal_width().map_or(WIDTH, usize::from);
-    output::text(format_args!("pod {namespace}/{name}, uid {uid}"))?;
+    let mut lines = vec![format!("pod {namespace}/{name}, uid {uid}")];
     if let Some(creation) = creation {
         let trace = PrintedTrace::try_from(creation)?;
-        output::text(format_args!(
-            "\ntrace {}\n{}",
-            trace.trace_id,
-            trace.journey()
-        ))?;
-        trace.print(width)?;
+        lines.push(String::new());
+        lines.push(format!("trace {}", trace.trace_id));
+        lines.push(trace.journey());
+        lines.extend(trace.lines(width));
     }
     if let Some(deletion) = deletion {
         let trace = PrintedTrace::try_from(deletion)?;
-        output::text(format_args!("\ntrace {}\ndeletion", trace.trace_id))?;
-        trace.print(width)?;
+        lines.push(String::new());
+        lines.push(format!("trace {}", trace.trace_id));
+        lines.push("deletion".to_owned());
+        lines.extend(trace.lines(width));
     }
-    Ok(())
+    Ok(lines.join("\n"))
 }
 
 fn document(answer: GetPodTraceResponse) -> anyhow::Result<serde_json::Value> {
@@ -213,12 +231,11 @@ impl PrintedTrace {
         format!("Running{node}{ips} after {took}")
     }
 
-    fn print(&self, width: usize) -> anyhow::Result<()> {
-        output::line(format_args!("from {}", self.begin()))?;
-        for line in waterfall::lines(&self.spans, width) {
-            output::text(line)?;
-        }
-        self.remarks().try_for_each(output::text)
+    fn lines(&self, width: usize) -> Vec<String> {
+        let mut lines = vec![format!("from {}", self.begin())];
+        lines.extend(waterfall::lines(&self.spans, width));
+        lines.extend(self.remarks());
+        lines
     }
 
     /// The time of the first step.

@@ -55,7 +55,8 @@ pub use queue::{Backoff, QueueStats, WorkQueue};
 pub use queue_metrics::QueueMetrics;
 pub use reflector::{
     Cache, CacheChange, CacheItem, ChangeSource, Changes, ListWatch, WatcherEvent,
-    indexed_reflector, reflector, source_reflector, transforming_reflector, watcher,
+    indexed_reflector, reflector, source_reflector, transforming_reflector, transforming_watcher,
+    watcher,
 };
 pub use server::{ServerError, ServerFlags};
 pub use start_check::{Permission, StartCheckError, start_check};

@@ -344,6 +344,8 @@ fn backoff() -> backon::ExponentialBackoff {
 pub enum WatcherEvent<K> {
     /// All objects: at the beginning, and again after the watched revision has expired.
     Listed(ObjectList<K>),
+    /// The server has accepted the watch: the connection is there, even if nothing happens.
+    Watching,
     /// The next event, in the order of revisions, with none left out since the last list.
     Event(ObjectEvent<K>),
     /// The watch ended: `None` if the server ended it in order, otherwise the error. If the
@@ -360,10 +362,21 @@ pub async fn watcher<K: Object>(
     params: ListParams,
     on_event: impl FnMut(WatcherEvent<K>) + Send,
 ) {
-    transforming_watcher(Selected { api, params }, |object| object, on_event).await;
+    transforming_watcher(api, params, |object| object, on_event).await;
 }
 
-async fn transforming_watcher<S: ListWatch, T: Send>(
+/// As [`watcher`], of what `transform` makes of each object. Of a list, one object at a time is
+/// decoded.
+pub async fn transforming_watcher<K: Object, T: Send>(
+    api: Api<K>,
+    params: ListParams,
+    transform: impl FnMut(K) -> T + Send,
+    on_event: impl FnMut(WatcherEvent<T>) + Send,
+) {
+    source_watcher(Selected { api, params }, transform, on_event).await;
+}
+
+async fn source_watcher<S: ListWatch, T: Send>(
     source: S,
     mut transform: impl FnMut(S::Object) -> T + Send,
     mut on_event: impl FnMut(WatcherEvent<T>) + Send,
@@ -376,18 +389,16 @@ async fn transforming_watcher<S: ListWatch, T: Send>(
     let mut failures = 0_u32;
     let kind = source.kind();
     loop {
-        let mut on_progress = |progress: FollowProgress<T>| match progress {
-            FollowProgress::Watching if failures > 0 => {
-                tracing::info!(kind, failures, "watch resumed");
-                failures = 0;
-            }
-            FollowProgress::Watching => {}
-            FollowProgress::Event(event) => {
-                if matches!(event, WatcherEvent::Event(_)) {
-                    waits = backoff();
+        let mut on_progress = |event: WatcherEvent<T>| {
+            match event {
+                WatcherEvent::Watching if failures > 0 => {
+                    tracing::info!(kind, failures, "watch resumed");
+                    failures = 0;
                 }
-                on_event(event);
+                WatcherEvent::Event(_) => waits = backoff(),
+                _ => {}
             }
+            on_event(event);
         };
         let ended =
             list_and_watch_once(&source, &mut revision, &mut transform, &mut on_progress).await;
@@ -408,31 +419,24 @@ async fn transforming_watcher<S: ListWatch, T: Send>(
     }
 }
 
-/// Progress of [`list_and_watch_once`].
-enum FollowProgress<K> {
-    /// The server has accepted the watch.
-    Watching,
-    Event(WatcherEvent<K>),
-}
-
 /// Lists if there is no revision to resume from, then reports the events of a watch until it ends.
 async fn list_and_watch_once<S: ListWatch, T: Send>(
     source: &S,
     revision: &mut Option<String>,
     transform: &mut (impl FnMut(S::Object) -> T + Send),
-    on_progress: &mut (impl FnMut(FollowProgress<T>) + Send),
+    on_progress: &mut (impl FnMut(WatcherEvent<T>) + Send),
 ) -> Result<(), ApiError> {
     let from = match revision {
         Some(from) => from.clone(),
         None => {
             let list = source.list_as(transform).await?;
             let from = revision.insert(list.resource_version.clone()).clone();
-            on_progress(FollowProgress::Event(WatcherEvent::Listed(list)));
+            on_progress(WatcherEvent::Listed(list));
             from
         }
     };
     let mut events = pin!(source.watch(&from).await?);
-    on_progress(FollowProgress::Watching);
+    on_progress(WatcherEvent::Watching);
     while let Some(event) = events.next().await {
         let event = event?;
         *revision = Some(match &event {
@@ -442,7 +446,7 @@ async fn list_and_watch_once<S: ListWatch, T: Send>(
             ObjectEvent::Bookmark(at) => at.clone(),
         });
         let event = event.map(&mut *transform);
-        on_progress(FollowProgress::Event(WatcherEvent::Event(event)));
+        on_progress(WatcherEvent::Event(event));
     }
     Ok(())
 }
@@ -464,9 +468,11 @@ async fn run_reflector<S: ListWatch, T: CacheItem>(
         WatcherEvent::Event(ObjectEvent::Deleted(object)) => {
             shared.lock().remove(&object.key(), ChangeSource::Watch);
         }
-        WatcherEvent::Event(ObjectEvent::Bookmark(_)) | WatcherEvent::Interrupted(_) => {}
+        WatcherEvent::Event(ObjectEvent::Bookmark(_))
+        | WatcherEvent::Watching
+        | WatcherEvent::Interrupted(_) => {}
     };
-    transforming_watcher(source, transform, apply).await;
+    source_watcher(source, transform, apply).await;
 }
 
 impl<K> fmt::Debug for Cache<K> {

@@ -61,3 +61,4 @@ pub use topology::{
     TopologyLayout, TopologyLine,
 };
 pub use view::{BlockOutline, Cell, GridLimit, InvalidGridLimit, Layout, View, ViewError};
+pub use words::cell_line;

@@ -196,6 +196,15 @@ impl TextGrid {
         (x < width && y < height).then_some((x, y))
     }
 
+    /// The column and row of the grid at which a cell of the main view is drawn: the inverse of
+    /// [`map_cell`](Self::map_cell). It is two columns wide.
+    #[must_use]
+    pub fn position_of(&self, x: u16, y: u16) -> Option<(u16, u16)> {
+        let (width, height) = self.map;
+        let is_inside = x < width && y < height;
+        is_inside.then(|| (x.saturating_mul(CELL_WIDTH), y.saturating_add(HEAD_ROWS)))
+    }
+
     /// The grid as lines of text. Spaces at the end of lines, and empty lines at the end, are left
     /// out; each line ends with a line feed.
     #[must_use]

@@ -7,7 +7,7 @@ use crate::{
     scene::Scene,
     space::{AddressRecord, AddressSpace},
     state::{AddressState, StateCounts},
-    view::{Layout, View},
+    view::{Cell, Layout, View},
 };
 
 /// Replaces what is not printable ASCII: a terminal would obey control characters, and the width of
@@ -99,6 +99,33 @@ pub(crate) fn block(space: &AddressSpace, index: usize, of_block: &StateCounts) 
         text = format!("{text}, {}", block.details());
     }
     format!("{text}: {}", counts(of_block))
+}
+
+/// A cell as a line: `10.244.1.0/28: 12 pod, 3 free; block 10.244.1.0/24 of node-a`, and of one
+/// address `pod 10.244.1.5: pod default/a on node-a; block 10.244.1.0/24 of node-a`.
+#[must_use]
+pub fn cell_line(space: &AddressSpace, cell: &Cell) -> String {
+    let ip = cell.prefix.addr();
+    let line = match (cell.counts.total(), space.record(ip)) {
+        (1, Some(found)) if !found.claims.is_empty() => record(&found),
+        (1, _) => format!("{} {ip}", cell.dominant),
+        _ => format!("{}: {}", cell.prefix, counts(&cell.counts)),
+    };
+    let block = cell.block.and_then(|index| space.blocks().get(index));
+    let line = match (block, cell.blocks_inside) {
+        (Some(block), _) => {
+            let node = block.node().map(|node| format!(" of {node}"));
+            let (cidr, node) = (block.cidr(), node.unwrap_or_default());
+            match block.state() {
+                BlockState::Assigned => format!("{line}; block {cidr}{node}"),
+                state => format!("{line}; block {cidr}{node}, {state}"),
+            }
+        }
+        (None, 0) => line,
+        (None, 1) => format!("{line}; 1 block inside"),
+        (None, blocks) => format!("{line}; {blocks} blocks inside"),
+    };
+    ascii(&line)
 }
 
 /// `duplicate 10.244.1.5: pod default/a on node-a, pod default/b on node-b`.

@@ -20,16 +20,15 @@ const EXPLAIN_TIMEOUT: Duration = Duration::from_secs(1);
 
 pub(super) async fn sheet(
     client: &Client,
-    global: &GlobalOptions,
+    global: Option<&GlobalOptions>,
     namespace: &str,
     name: &str,
 ) -> anyhow::Result<Sheet> {
     let pod = client.namespaced::<Pod>(namespace).get(name).await?;
     let events = events(client, &pod).await?;
-    let explained = if node_name(&pod).is_none() {
-        explain(global, namespace, name).await
-    } else {
-        None
+    let explained = match global {
+        Some(global) if node_name(&pod).is_none() => explain(global, namespace, name).await,
+        _ => None,
     };
     Ok(write(&pod, &events, explained.as_ref(), Timestamp::now()))
 }

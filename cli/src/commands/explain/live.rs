@@ -15,11 +15,9 @@ use podplane_scheduler::{
     },
 };
 
-use super::PodArgs;
 use crate::{
-    any_cluster::list,
+    any_cluster::{AnyClusterFlags, list},
     commands::capacity::source::{self, ClusterObjects},
-    global::block_on,
 };
 
 /// The rights that it needs.
@@ -39,20 +37,17 @@ pub(super) enum Subject {
     Hypothetical(Box<Pod>),
 }
 
-pub(super) fn explain(args: &PodArgs, subject: Subject) -> anyhow::Result<SnapshotExplanation> {
-    let resource = &args.pod_ip_resource;
-    let policy = PlacementPolicy {
-        pod_ip_resource: resource.clone(),
-        ..args.ip_policy.into()
+pub(super) async fn explain(
+    flags: &AnyClusterFlags,
+    policy: PlacementPolicy,
+    subject: Subject,
+) -> anyhow::Result<SnapshotExplanation> {
+    let resource = &policy.pod_ip_resource.clone();
+    let client = Client::over_rest(flags.config().await?)?;
+    let (snapshot, classes) = match listed(&client, resource).await {
+        Ok(listed) => listed,
+        Err(error) => return Err(flags.name_missing_rules(error, NEEDED).await),
     };
-    let (snapshot, classes) = block_on(async {
-        let flags = &args.cluster;
-        let client = Client::over_rest(flags.config().await?)?;
-        match listed(&client, resource).await {
-            Ok(listed) => Ok(listed),
-            Err(error) => Err(flags.name_missing_rules(error, NEEDED).await),
-        }
-    })?;
     match subject {
         Subject::Existing(key) => snapshot
             .explain(&key, policy)

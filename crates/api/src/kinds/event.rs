@@ -14,7 +14,7 @@ use crate::{
     strategy::Strategy,
 };
 
-pub use table::{event_age, event_source};
+pub use table::{event_age, event_count, event_source, last_seen};
 pub use validation::{validate_new_event, validate_new_event_update};
 
 impl Object for Event {

@@ -13,7 +13,7 @@ use crate::{
     table::{Column, TableRow},
 };
 
-pub use table::{is_unschedulable, pod_cidrs, pod_ips, roles};
+pub use table::{is_unschedulable, pod_cidrs, pod_ips, roles, shown_status};
 use validation::sync_pod_cidrs;
 pub(super) use validation::{IpFamily, parse_cidr};
 

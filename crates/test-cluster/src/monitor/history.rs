@@ -231,6 +231,7 @@ impl RevisionHistory {
                 self.has_seen_up_to::<K>(&revision);
                 Vec::new()
             }
+            WatcherEvent::Watching => Vec::new(),
             WatcherEvent::Event(event) => vec![self.event(at, event)],
             WatcherEvent::Interrupted(None) => vec![format!("watch of {} ended", K::PLURAL)],
             WatcherEvent::Interrupted(Some(error)) => {

@@ -78,7 +78,8 @@ pub fn event_source(event: &Event) -> String {
     parts.join(", ")
 }
 
-fn event_count(event: &Event) -> i32 {
+/// The number of times that the event was seen.
+pub fn event_count(event: &Event) -> i32 {
     let of_series = event.series.as_ref().and_then(|series| series.count);
     of_series.or(event.count).unwrap_or(1)
 }
@@ -88,7 +89,8 @@ fn first_seen(event: &Event) -> Option<Timestamp> {
     first.or_else(|| event.event_time.as_ref().map(|MicroTime(time)| *time))
 }
 
-fn last_seen(event: &Event) -> Option<Timestamp> {
+/// The time when the event was last seen.
+pub fn last_seen(event: &Event) -> Option<Timestamp> {
     let series = event
         .series
         .as_ref()

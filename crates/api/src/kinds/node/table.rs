@@ -35,7 +35,7 @@ pub(super) fn cells(node: &Node, now: Timestamp) -> Vec<String> {
         .and_then(|status| status.node_info.as_ref());
     vec![
         node.name().into(),
-        status(node),
+        shown_status(node),
         roles(node),
         created(node, now),
         info.map(|info| info.kubelet_version.clone())
@@ -53,7 +53,7 @@ pub(super) fn cells(node: &Node, now: Timestamp) -> Vec<String> {
 
 /// The STATUS cell: `Ready`, `NotReady,SchedulingDisabled`; `Unknown` before the kubelet has
 /// reported.
-fn status(node: &Node) -> String {
+pub fn shown_status(node: &Node) -> String {
     let mut conditions = node
         .status
         .iter()

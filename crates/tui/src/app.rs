@@ -1,0 +1,290 @@
+//! The state of the program: messages change it, and tell what is to be done outside.
+//!
+//! Nothing here does I/O or reads a clock: the time comes with [`Message::Tick`].
+
+mod keys;
+mod space;
+
+use std::sync::Arc;
+
+use crossterm::event::KeyEvent;
+use podplane_api::jiff::Timestamp;
+use podplane_map::{AddressSpace, NodeBlock, TextSize};
+
+use crate::{
+    cluster::{Change, Cluster, Health, Source, SourceFailure},
+    command::Command,
+    facts::{EventFact, NodeFact, PodFact},
+    map::MapScreen,
+    page::{Detail, DetailKind, Page},
+    row::{Subject, Target},
+    scope::Scope,
+    table::Table,
+    view::View,
+};
+pub(crate) use space::SpaceState;
+
+/// The rows above a table: title, keys, actions and the names of its columns.
+pub(crate) const TABLE_HEAD: u16 = 4;
+/// The rows above a page of text.
+pub(crate) const PAGE_HEAD: u16 = 3;
+/// The rows below: the line of messages.
+pub(crate) const FOOT: u16 = 1;
+
+/// What happened.
+#[derive(Debug)]
+pub enum Message {
+    /// Nodes changed.
+    Nodes(Change<NodeFact>),
+    /// Pods changed.
+    Pods(Change<PodFact>),
+    /// Events changed.
+    Events(Change<EventFact>),
+    /// The records of blocks; `None` if the cluster keeps none.
+    Blocks(Result<Option<Vec<NodeBlock>>, SourceFailure>),
+    /// The networks of the map changed, or are not known.
+    Networks(Result<(), SourceFailure>),
+    /// The address space of the map.
+    Space(Arc<AddressSpace>),
+    /// A page has been loaded.
+    Loaded(Detail, Result<String, String>),
+    /// A key was pressed.
+    Key(KeyEvent),
+    /// The terminal has another size: columns and rows.
+    Resize(u16, u16),
+    /// The time has gone on.
+    Tick(Timestamp),
+}
+
+/// What is to be done outside.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Effect {
+    /// Follow this source from now on.
+    Follow(Source),
+    /// Load the text of a page, and answer with [`Message::Loaded`].
+    Load(Detail),
+    /// Answer with [`Message::Space`].
+    MeasureSpace,
+    /// Stop the process until it is continued, as a shell does with Ctrl-Z.
+    Suspend,
+    /// End.
+    Quit,
+}
+
+/// What is on the screen.
+pub(crate) enum Screen {
+    Table(Box<dyn Table + Send>),
+    Map(MapScreen),
+    Page(Page),
+}
+
+/// A line that is being typed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Prompt {
+    pub(crate) kind: PromptKind,
+    pub(crate) text: String,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum PromptKind {
+    /// A command.
+    Command,
+    /// A filter; the one before comes back with Esc.
+    Filter { before: String },
+}
+
+/// The state of the program.
+pub struct App {
+    pub(crate) cluster: Cluster,
+    pub(crate) space: SpaceState,
+    /// The last one is shown; Esc goes back to the one before. Never empty.
+    stack: Vec<Screen>,
+    pub(crate) prompt: Option<Prompt>,
+    /// The answer to the last key, until the next one.
+    pub(crate) notice: Option<String>,
+    pub(crate) now: Timestamp,
+    pub(crate) size: (u16, u16),
+    /// The name of the server, for the title.
+    pub(crate) server: String,
+    effects: Vec<Effect>,
+}
+
+impl App {
+    /// The program with a view, and what is to be done at its beginning. `server` is the name of
+    /// the cluster or of its server.
+    pub fn new(view: View, server: &str, size: (u16, u16), now: Timestamp) -> (Self, Vec<Effect>) {
+        let mut app = Self {
+            cluster: Cluster::default(),
+            space: SpaceState::default(),
+            stack: Vec::new(),
+            prompt: None,
+            notice: None,
+            now,
+            size,
+            server: server.to_owned(),
+            effects: Vec::new(),
+        };
+        app.follow(&[Source::Nodes, Source::Pods]);
+        app.show(view, Scope::All);
+        let effects = app.settle();
+        (app, effects)
+    }
+
+    /// Takes in a message. Its consequences for the screen come with [`settle`](Self::settle).
+    pub fn update(&mut self, message: Message) {
+        match message {
+            Message::Nodes(change) => self.cluster.change_nodes(change, self.now),
+            Message::Pods(change) => self.cluster.change_pods(change, self.now),
+            Message::Events(change) => self.cluster.change_events(change, self.now),
+            Message::Blocks(blocks) => self.cluster.set_blocks(blocks, self.now),
+            Message::Networks(change) => self.cluster.change_networks(change, self.now),
+            Message::Space(space) => self.space.set(space, self.now),
+            Message::Loaded(detail, answer) => self.set_page(&detail, answer),
+            Message::Key(key) => self.press(key),
+            Message::Resize(columns, rows) => self.size = (columns, rows),
+            Message::Tick(now) => self.now = now,
+        }
+    }
+
+    /// Brings the screen up to date after messages, and returns what is to be done.
+    pub fn settle(&mut self) -> Vec<Effect> {
+        let height = self.table_height();
+        let (cluster, now) = (&self.cluster, self.now);
+        match self.stack.last_mut() {
+            Some(Screen::Table(table)) => {
+                table.refresh(cluster, now);
+                table.reveal(height);
+            }
+            Some(Screen::Map(_)) => {
+                if self.space.wants(cluster, now) {
+                    self.effects.push(Effect::MeasureSpace);
+                }
+            }
+            Some(Screen::Page(_)) | None => {}
+        }
+        std::mem::take(&mut self.effects)
+    }
+
+    pub(crate) fn screen(&self) -> Option<&Screen> {
+        self.stack.last()
+    }
+
+    /// The rows of a table that have room.
+    pub(crate) fn table_height(&self) -> usize {
+        usize::from(self.size.1.saturating_sub(TABLE_HEAD + FOOT))
+    }
+
+    /// The lines of a page that have room.
+    pub(crate) fn page_height(&self) -> usize {
+        usize::from(self.size.1.saturating_sub(PAGE_HEAD + FOOT))
+    }
+
+    /// The size of the map; `None` if the terminal is too small.
+    pub(crate) fn map_size(&self) -> Option<TextSize> {
+        TextSize::new(self.size.0, self.size.1).ok()
+    }
+
+    /// The worst state of the sources that are followed, if one is not up to date.
+    pub(crate) fn lost(&self) -> Option<(Timestamp, &str)> {
+        let each = Source::ALL.into_iter();
+        let lost = each.filter_map(|source| match self.cluster.health(source) {
+            Health::Lost { since, error } => Some((*since, error.as_str())),
+            _ => None,
+        });
+        lost.min_by_key(|(since, _)| *since)
+    }
+
+    fn follow(&mut self, sources: &[Source]) {
+        for source in sources {
+            if *self.cluster.health(*source) == Health::Unused {
+                self.cluster.begin(*source);
+                self.effects.push(Effect::Follow(*source));
+            }
+        }
+    }
+
+    /// Shows a view in place of everything.
+    fn show(&mut self, view: View, scope: Scope) {
+        self.stack.clear();
+        self.open(view, scope);
+    }
+
+    /// Shows a view over what is shown.
+    fn open(&mut self, view: View, scope: Scope) {
+        let screen = match view.table(scope) {
+            Some(table) => {
+                self.follow(table.sources());
+                Screen::Table(table)
+            }
+            None => {
+                self.follow(SpaceState::SOURCES);
+                Screen::Map(MapScreen::default())
+            }
+        };
+        self.stack.push(screen);
+    }
+
+    fn open_target(&mut self, target: Target) {
+        match target {
+            Target::Pods(scope) => self.open(View::Pods, scope),
+            Target::Description(subject) => self.open_page(DetailKind::Description, subject),
+        }
+    }
+
+    fn open_page(&mut self, kind: DetailKind, subject: Subject) {
+        let is_of_pods = matches!(kind, DetailKind::Trace | DetailKind::Explanation);
+        if is_of_pods && matches!(subject, Subject::Node(_)) {
+            self.notice = Some("only pods have a trace and an explanation".to_owned());
+            return;
+        }
+        let detail = Detail { kind, subject };
+        self.effects.push(Effect::Load(detail.clone()));
+        self.stack.push(Screen::Page(Page::loading(detail)));
+    }
+
+    fn set_page(&mut self, detail: &Detail, answer: Result<String, String>) {
+        let pages = self.stack.iter_mut().filter_map(|screen| match screen {
+            Screen::Page(page) if page.detail() == Some(detail) => Some(page),
+            _ => None,
+        });
+        let answer = answer.as_deref().map_err(String::as_str);
+        pages.for_each(|page| page.set(answer));
+    }
+
+    fn run_command(&mut self, text: &str) {
+        match Command::parse(text) {
+            Ok(None) => {}
+            Ok(Some(Command::Quit)) => self.effects.push(Effect::Quit),
+            Ok(Some(Command::Help)) => self.open_help(),
+            Ok(Some(Command::Show { view, namespace })) => {
+                self.show(view, namespace.map_or(Scope::All, Scope::Namespace));
+            }
+            Err(error) => self.notice = Some(error.to_string()),
+        }
+    }
+
+    fn open_help(&mut self) {
+        let is_open =
+            |screen: &Screen| matches!(screen, Screen::Page(page) if page.detail().is_none());
+        if !self.stack.last().is_some_and(is_open) {
+            self.stack
+                .push(Screen::Page(Page::help(include_str!("help.txt"))));
+        }
+    }
+
+    /// Goes back to the screen before. The first one stays.
+    fn back(&mut self) {
+        if self.stack.len() > 1 {
+            self.stack.pop();
+        }
+    }
+}
+
+impl std::fmt::Debug for App {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("App")
+            .field("screens", &self.stack.len())
+            .field("size", &self.size)
+            .finish_non_exhaustive()
+    }
+}

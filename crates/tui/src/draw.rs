@@ -1,0 +1,169 @@
+//! The state of the program as a picture of the terminal.
+
+mod map;
+mod table;
+
+use podplane_api::{printable, table::age};
+use ratatui::{
+    Frame,
+    buffer::Buffer,
+    layout::{Constraint, Layout, Rect},
+    style::Style,
+    text::{Line, Span},
+    widgets::{Paragraph, Widget as _},
+};
+
+use crate::{
+    app::{App, FOOT, PAGE_HEAD, PromptKind, Screen, TABLE_HEAD},
+    page::Page,
+    row::Tone,
+    theme::Theme,
+};
+
+/// The keys of everywhere.
+const KEYS: &str =
+    "1 nodes 2 pods 3 waiting 4 blocks 5 events 6 map  /filter  :view  ? help  q quit";
+const TABLE_KEYS: &str = "Enter open  d describe  t trace  x explain  y yaml";
+const PAGE_KEYS: &str = "Up Down scroll  d describe  t trace  x explain  y yaml  r again  Esc back";
+
+/// Draws the program.
+pub fn draw(app: &App, frame: &mut Frame<'_>, theme: Theme) {
+    let area = frame.area();
+    let buffer = frame.buffer_mut();
+    match app.screen() {
+        Some(Screen::Table(list)) => {
+            let [head, body, foot] = parts(area, TABLE_HEAD - 1);
+            let (matching, all) = list.counts();
+            let filter = match list.filter().text() {
+                "" => String::new(),
+                text => format!("  /{text}"),
+            };
+            let count = match matching == all {
+                true => format!("{all}"),
+                false => format!("{matching} of {all}"),
+            };
+            let title = format!("{} ({}) {count}{filter}", list.name(), list.scope());
+            let actions = format!("{TABLE_KEYS}  sort {}", list.sort_keys());
+            draw_head(app, head, buffer, theme, [title.as_str(), KEYS, &actions]);
+            table::draw(app, list.as_ref(), body, buffer, theme);
+            let note = table::note(app, list.as_ref());
+            draw_foot(app, foot, buffer, theme, note);
+        }
+        Some(Screen::Page(page)) => {
+            let [head, body, foot] = parts(area, PAGE_HEAD);
+            draw_head(app, head, buffer, theme, [page.title(), KEYS, PAGE_KEYS]);
+            draw_page(app, page, body, buffer, theme);
+            let (line, lines) = page.position();
+            let position = (lines > app.page_height()).then(|| format!("line {line} of {lines}"));
+            draw_foot(app, foot, buffer, theme, position);
+        }
+        Some(Screen::Map(map)) => map::draw(app, map, area, buffer, theme),
+        None => {}
+    }
+}
+
+/// The head of so many rows, the middle, and the line of messages.
+fn parts(area: Rect, head: u16) -> [Rect; 3] {
+    let rows = [
+        Constraint::Length(head),
+        Constraint::Fill(1),
+        Constraint::Length(FOOT),
+    ];
+    Layout::vertical(rows).areas(area)
+}
+
+fn draw_head(app: &App, area: Rect, buffer: &mut Buffer, theme: Theme, lines: [&str; 3]) {
+    let rows = area.rows().zip(lines);
+    for (index, (row, line)) in rows.enumerate() {
+        let style = if index == 0 {
+            theme.title()
+        } else {
+            theme.hint()
+        };
+        write(buffer, row, line, style);
+    }
+    draw_state(app, area, buffer, theme);
+}
+
+/// Writes whether the connection is there, and to which server, at the right end of the first row.
+fn draw_state(app: &App, area: Rect, buffer: &mut Buffer, theme: Theme) {
+    let (state, tone) = match app.lost() {
+        Some((since, _)) => {
+            let ago = age::between(since, app.now);
+            (format!("CONNECTION LOST {ago} ago"), Tone::Bad)
+        }
+        None => ("live".to_owned(), Tone::Good),
+    };
+    let server = printable::line(&app.server).into_owned();
+    let line = Line::from(vec![
+        Span::styled(format!(" {server} "), theme.hint()),
+        Span::styled(state, theme.tone(tone)),
+    ]);
+    let width = u16::try_from(line.width()).unwrap_or(u16::MAX);
+    let width = width.min(area.width);
+    let place = Rect {
+        x: area.right().saturating_sub(width),
+        width,
+        height: area.height.min(1),
+        ..area
+    };
+    Paragraph::new(line).right_aligned().render(place, buffer);
+}
+
+/// Draws the prompt, else the answer to the last key, else what went wrong, else `note`.
+fn draw_foot(app: &App, area: Rect, buffer: &mut Buffer, theme: Theme, note: Option<String>) {
+    if let Some(prompt) = &app.prompt {
+        let sign = match prompt.kind {
+            PromptKind::Command => ':',
+            PromptKind::Filter { .. } => '/',
+        };
+        let text = format!("{sign}{}", prompt.text);
+        write(buffer, area, &text, theme.title());
+        let typed = u16::try_from(text.chars().count()).unwrap_or(u16::MAX);
+        let cursor = Rect {
+            x: area.x.saturating_add(typed),
+            width: 1,
+            ..area
+        };
+        buffer.set_style(cursor.intersection(area), theme.selected());
+        return;
+    }
+    let lost = app.lost().map(|(since, error)| {
+        let error = error.lines().next().unwrap_or_default();
+        format!("no connection since {since:.0}: {error}")
+    });
+    match (&app.notice, lost, note) {
+        (Some(notice), ..) => write(buffer, area, notice, theme.title()),
+        (None, Some(lost), _) => write(buffer, area, &lost, theme.tone(Tone::Bad)),
+        (None, None, Some(note)) => write(buffer, area, &note, theme.hint()),
+        (None, None, None) => {}
+    }
+}
+
+fn draw_page(app: &App, page: &Page, area: Rect, buffer: &mut Buffer, theme: Theme) {
+    let style = match page.is_error() {
+        true => theme.tone(Tone::Bad),
+        false => Style::new(),
+    };
+    match page.lines(app.page_height()) {
+        None => write(buffer, area, "loading", theme.hint()),
+        Some(lines) => {
+            for (row, line) in area.rows().zip(lines) {
+                write(buffer, row, line, style);
+            }
+        }
+    }
+}
+
+/// Writes a line of text into the first row of an area. Of a longer one the end is `~`.
+fn write(buffer: &mut Buffer, area: Rect, text: &str, style: Style) {
+    if area.is_empty() {
+        return;
+    }
+    let text = printable::line(text);
+    let (end, _) = buffer.set_stringn(area.x, area.y, &text, area.width.into(), style);
+    if Span::raw(text.as_ref()).width() > usize::from(area.width) {
+        let last = end.min(area.right()).saturating_sub(1);
+        buffer.set_stringn(last, area.y, "~", 1, style);
+    }
+}

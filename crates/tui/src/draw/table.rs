@@ -1,0 +1,111 @@
+//! A table, or the reason why it is empty.
+
+use ratatui::{
+    buffer::Buffer,
+    layout::{Constraint, Flex, Layout, Rect},
+};
+
+use super::write;
+use crate::{
+    app::App,
+    cluster::{Health, Source},
+    row::{ColumnWidth, Tone},
+    table::{ShownColumn, Table, TablePicture},
+    theme::Theme,
+};
+
+pub(super) fn draw(app: &App, list: &dyn Table, area: Rect, buffer: &mut Buffer, theme: Theme) {
+    let picture = list.picture(area.width, app.table_height(), app.now);
+    let TablePicture {
+        columns,
+        rows,
+        selected,
+    } = picture;
+    let widths = columns.iter().map(|column| match column.width {
+        ColumnWidth::Fixed(width) => Constraint::Length(width),
+        // A share of the rest in proportion to what it needs.
+        ColumnWidth::AtLeast(width) => Constraint::Fill(width),
+    });
+    let layout = Layout::horizontal(widths).spacing(1).flex(Flex::Start);
+    let [head, body] = Layout::vertical([Constraint::Length(1), Constraint::Fill(1)]).areas(area);
+    for (place, column) in layout.split(head).iter().zip(&columns) {
+        write(buffer, *place, &title(column), theme.title());
+    }
+    for (index, (place, row)) in body.rows().zip(&rows).enumerate() {
+        let is_selected = selected == Some(index);
+        for (place, cell) in layout.split(place).iter().zip(row) {
+            write(buffer, *place, &cell.text, theme.tone(cell.tone));
+        }
+        if is_selected {
+            buffer.set_style(place, theme.selected());
+        }
+    }
+    if rows.is_empty() {
+        let (text, tone) = empty(app, list);
+        let text = textwrap(&text, area.width);
+        for (place, line) in body.rows().zip(text) {
+            write(buffer, place, &line, theme.tone(tone));
+        }
+    }
+}
+
+/// The title, with the direction if the rows are sorted by it.
+fn title(column: &ShownColumn) -> String {
+    let arrow = match column.sorted {
+        None => "",
+        Some(false) => "↑",
+        Some(true) => "↓",
+    };
+    format!("{}{arrow}", column.title)
+}
+
+/// The reason why there are no rows.
+fn empty(app: &App, list: &dyn Table) -> (String, Tone) {
+    let Some(source) = list.sources().first() else {
+        return (String::new(), Tone::Plain);
+    };
+    let what = source.as_str();
+    match app.cluster.health(*source) {
+        Health::Unused | Health::Loading => (format!("loading {what}"), Tone::Plain),
+        Health::Denied { error } => (format!("{what}: not permitted: {error}"), Tone::Bad),
+        Health::Lost { error, .. } => (format!("{what}: {error}"), Tone::Bad),
+        Health::Live => match list.filter().text() {
+            "" => (format!("no {}", list.name()), Tone::Plain),
+            text => (format!("no {} matches /{text}", list.noun()), Tone::Plain),
+        },
+    }
+}
+
+/// What is missing in a table that has rows, for want of a right.
+pub(super) fn note(app: &App, list: &dyn Table) -> Option<String> {
+    let missing = list
+        .sources()
+        .iter()
+        .filter_map(|source| denied(app, *source));
+    let missing: Vec<_> = missing.collect();
+    (!missing.is_empty()).then(|| missing.join("; "))
+}
+
+/// The refusal of a source, if there is one.
+pub(super) fn denied(app: &App, source: Source) -> Option<String> {
+    match app.cluster.health(source) {
+        Health::Denied { error } => Some(format!("{} not permitted: {error}", source.as_str())),
+        _ => None,
+    }
+}
+
+/// The text in lines of at most `width` characters, broken between words where that is possible.
+fn textwrap(text: &str, width: u16) -> Vec<String> {
+    let width = usize::from(width.max(1));
+    let mut lines: Vec<String> = Vec::new();
+    for word in text.split_whitespace() {
+        match lines.last_mut() {
+            Some(line) if line.chars().count() + 1 + word.chars().count() <= width => {
+                line.push(' ');
+                line.push_str(word);
+            }
+            _ => lines.push(word.to_owned()),
+        }
+    }
+    lines
+}

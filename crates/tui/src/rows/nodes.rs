@@ -1,0 +1,197 @@
+//! The nodes with their blocks and the use of their addresses.
+
+use std::sync::Arc;
+
+use podplane_api::table::NONE;
+use podplane_ipam::{NodeAddresses, capacity::NodeCapacity};
+
+use super::{ago, by_age};
+use crate::{
+    cluster::{Cluster, NodeLoad, Source},
+    facts::NodeFact,
+    row::{
+        Cell, Column,
+        ColumnWidth::{AtLeast, Fixed},
+        Row, Subject, Target, Tone, bar, fill_tone,
+    },
+    scope::Scope,
+};
+
+/// The characters of the bar.
+const BAR: u16 = 8;
+
+/// A node.
+pub(crate) struct NodeRow {
+    node: Arc<NodeFact>,
+    blocks: String,
+    /// `None` if the pods are not known.
+    load: Option<NodeLoad>,
+    addresses: NodeAddresses,
+}
+
+impl NodeRow {
+    /// The addresses that are taken, and all, or `None` while the node waits for its block.
+    fn usage(&self) -> Option<(u64, u64)> {
+        match self.addresses.capacity {
+            NodeCapacity::AwaitsBlock => None,
+            NodeCapacity::Pods { count, .. } => Some((self.addresses.taken(), count)),
+        }
+    }
+
+    /// The part in use, in millionths, for sorting.
+    fn part(&self) -> u64 {
+        match self.usage() {
+            None | Some((_, 0)) => 0,
+            Some((taken, count)) => taken.saturating_mul(1_000_000) / count,
+        }
+    }
+
+    fn used(&self) -> Cell {
+        match (self.usage(), self.load) {
+            (None, _) => Cell::toned("no block", Tone::Warning),
+            (Some((_, count)), None) => format!("?/{count}").into(),
+            (Some((taken, count)), Some(_)) => Cell::toned(
+                format!("{taken}/{count}"),
+                fill_tone(taken.into(), count.into()),
+            ),
+        }
+    }
+
+    fn fill(&self) -> Cell {
+        match (self.usage(), self.load) {
+            (Some((taken, count)), Some(_)) => {
+                let (taken, count) = (taken.into(), count.into());
+                Cell::toned(bar(taken, count, BAR.into()), fill_tone(taken, count))
+            }
+            _ => Cell::default(),
+        }
+    }
+
+    fn orphans(&self) -> Cell {
+        match self.addresses.orphaned {
+            0 => "0".into(),
+            orphaned => Cell::toned(orphaned.to_string(), Tone::Warning),
+        }
+    }
+
+    fn status(&self) -> Cell {
+        let tone = match self.node.is_ready {
+            true => Tone::Good,
+            false => Tone::Bad,
+        };
+        Cell::toned(&*self.node.status, tone)
+    }
+}
+
+impl Row for NodeRow {
+    const NAME: &'static str = "nodes";
+    const NOUN: &'static str = "node";
+    const SOURCES: &'static [Source] = &[Source::Nodes, Source::Pods];
+    const SORTED_BY: (&'static str, bool) = ("NAME", false);
+    const COLUMNS: &'static [Column<Self>] = &[
+        Column {
+            title: "NAME",
+            sort_key: 'N',
+            width: AtLeast(14),
+            rank: 0,
+            cell: |row, _| row.node.key.name.as_str().into(),
+            order: |a, b| a.node.key.cmp(&b.node.key),
+        },
+        Column {
+            title: "STATUS",
+            sort_key: 'S',
+            width: Fixed(9),
+            rank: 0,
+            cell: |row, _| row.status(),
+            order: |a, b| a.node.status.cmp(&b.node.status),
+        },
+        Column {
+            title: "BLOCKS",
+            sort_key: 'B',
+            width: AtLeast(17),
+            rank: 0,
+            cell: |row, _| match row.blocks.as_str() {
+                "" => NONE.into(),
+                blocks => blocks.into(),
+            },
+            order: |a, b| a.blocks.cmp(&b.blocks),
+        },
+        Column {
+            title: "USED",
+            sort_key: 'U',
+            width: Fixed(9),
+            rank: 0,
+            cell: |row, _| row.used(),
+            order: |a, b| a.addresses.taken().cmp(&b.addresses.taken()),
+        },
+        Column {
+            title: "FILL",
+            sort_key: 'F',
+            width: Fixed(BAR),
+            rank: 0,
+            cell: |row, _| row.fill(),
+            order: |a, b| a.part().cmp(&b.part()),
+        },
+        Column {
+            title: "ORPH",
+            sort_key: 'O',
+            width: Fixed(4),
+            rank: 0,
+            cell: |row, _| row.orphans(),
+            order: |a, b| a.addresses.orphaned.cmp(&b.addresses.orphaned),
+        },
+        Column {
+            title: "PODS",
+            sort_key: 'P',
+            width: Fixed(5),
+            rank: 0,
+            cell: |row, _| match row.load {
+                None => "?".into(),
+                Some(load) => load.pods.to_string().into(),
+            },
+            order: |a, b| {
+                let pods = |row: &Self| row.load.map(|load| load.pods);
+                pods(a).cmp(&pods(b))
+            },
+        },
+        Column {
+            title: "AGE",
+            sort_key: 'A',
+            width: Fixed(5),
+            rank: 1,
+            cell: |row, now| ago(row.node.created, now).into(),
+            order: |a, b| by_age(a.node.created, b.node.created),
+        },
+    ];
+
+    fn all(cluster: &Cluster, _: &Scope) -> Vec<Self> {
+        let knows_pods = cluster.is_permitted(Source::Pods);
+        let row = |node: &Arc<NodeFact>| {
+            let load = cluster.load(&node.key.name);
+            Self {
+                blocks: node.blocks.join(","),
+                load: knows_pods.then_some(load),
+                addresses: node.addresses(load.held),
+                node: node.clone(),
+            }
+        };
+        cluster.nodes.iter().map(row).collect()
+    }
+
+    fn key(&self) -> (&str, &str) {
+        ("", &self.node.key.name)
+    }
+
+    fn texts(&self) -> Vec<&str> {
+        vec![&self.node.key.name, &self.node.status, &self.blocks]
+    }
+
+    fn subject(&self) -> Option<Subject> {
+        Some(Subject::Node(self.node.key.name.clone()))
+    }
+
+    fn target(&self) -> Option<Target> {
+        let name = self.node.key.name.clone();
+        Some(Target::Pods(Scope::Node(name)))
+    }
+}

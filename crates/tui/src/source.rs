@@ -1,0 +1,259 @@
+//! The sources: lists and watches of the cluster, whose changes become messages.
+
+use std::{
+    collections::BTreeSet,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
+
+use podplane_api::{
+    Object, ObjectKey,
+    core::{Event, Node, Pod, Service},
+    networking::{ClusterCIDR, ServiceCIDR},
+    pod_ips::PodIpResource,
+};
+use podplane_client::{
+    Api, ApiError, Client, ListParams, ObjectEvent, Reason, WatcherEvent, transforming_watcher,
+};
+use podplane_host::clock;
+use podplane_map::AddressSpace;
+use podplane_summary::{Cluster as Summary, node_block};
+use tokio::sync::{Notify, mpsc::UnboundedSender};
+
+use crate::{
+    app::Message,
+    cluster::{Change, Source, SourceFailure},
+    facts::{EventFact, Fact, NodeFact, PodFact},
+};
+
+/// The time between two lists of the records of blocks, which have no watch.
+const BLOCKS_INTERVAL: Duration = Duration::from_secs(3);
+/// The time after which a refused list is tried again: rights may have been granted.
+const REFUSED_INTERVAL: Duration = Duration::from_secs(10);
+
+/// The sources of a cluster. A clone has the same.
+#[derive(Clone)]
+pub(crate) struct Sources {
+    client: Client,
+    /// The only namespace whose pods and events are listed; empty for all.
+    namespace: String,
+    resource: PodIpResource,
+    messages: UnboundedSender<Message>,
+    /// The facts for the map.
+    summary: Arc<Mutex<Summary>>,
+}
+
+impl Sources {
+    pub(crate) fn new(
+        client: Client,
+        namespace: Option<String>,
+        resource: PodIpResource,
+        messages: UnboundedSender<Message>,
+    ) -> Self {
+        Self {
+            client,
+            namespace: namespace.unwrap_or_default(),
+            summary: Arc::new(Mutex::new(Summary::new(resource.clone()))),
+            resource,
+            messages,
+        }
+    }
+
+    /// Follows a source, for as long as the future is polled.
+    pub(crate) async fn follow(self, source: Source) {
+        match source {
+            Source::Nodes => self.follow_nodes().await,
+            Source::Pods => self.follow_pods().await,
+            Source::Events => self.follow_events().await,
+            Source::Blocks => self.follow_blocks().await,
+            Source::Networks => self.follow_networks().await,
+        }
+    }
+
+    /// Measures the address space of the map. Takes long for a large cluster, and blocks.
+    pub(crate) fn measure_space(&self) {
+        let parts = self.summary().space_parts();
+        self.send(Message::Space(Arc::new(AddressSpace::new(parts))));
+    }
+
+    fn summary(&self) -> MutexGuard<'_, Summary> {
+        self.summary.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn send(&self, message: Message) {
+        // Nobody listens any more when the program ends.
+        let _ = self.messages.send(message);
+    }
+
+    async fn follow_nodes(self) {
+        let keep = |node: Node| {
+            self.summary().apply_node(&node);
+            NodeFact::from(&node)
+        };
+        let forget = |key: &ObjectKey| self.summary().delete_node(&key.name);
+        let on_change = |change| self.send(Message::Nodes(change));
+        follow(self.client.all(), keep, forget, on_change).await;
+    }
+
+    async fn follow_pods(self) {
+        let keep = |pod: Pod| {
+            self.summary().apply_pod(&pod);
+            PodFact::new(&pod, &self.resource)
+        };
+        let forget = |key: &ObjectKey| self.summary().delete_pod(&key.namespace, &key.name);
+        let on_change = |change| self.send(Message::Pods(change));
+        follow(
+            self.client.namespaced(&*self.namespace),
+            keep,
+            forget,
+            on_change,
+        )
+        .await;
+    }
+
+    async fn follow_events(self) {
+        let keep = |event: Event| EventFact::from(&event);
+        let on_change = |change| self.send(Message::Events(change));
+        follow(
+            self.client.namespaced(&*self.namespace),
+            keep,
+            |_| {},
+            on_change,
+        )
+        .await;
+    }
+
+    async fn follow_blocks(self) {
+        loop {
+            let blocks = match self.client.blocks().list().await {
+                Ok(list) => {
+                    self.summary().set_blocks(&list.blocks);
+                    Ok(Some(list.blocks.iter().filter_map(node_block).collect()))
+                }
+                // Kubernetes without the definition of NodeBlocks.
+                Err(error) if error.is_not_found() => Ok(None),
+                Err(error) => Err(failure(&error)),
+            };
+            let is_denied = blocks
+                .as_ref()
+                .is_err_and(|failure: &SourceFailure| failure.is_denied);
+            self.send(Message::Blocks(blocks));
+            clock::sleep(match is_denied {
+                true => REFUSED_INTERVAL,
+                false => BLOCKS_INTERVAL,
+            })
+            .await;
+        }
+    }
+
+    /// The Services decide about the state of the source: a cluster need not have the other kinds.
+    async fn follow_networks(self) {
+        let on_services = |change| {
+            self.send(Message::Networks(match change {
+                Change::Failed(failure) => Err(failure),
+                _ => Ok(()),
+            }));
+        };
+        let services = follow(
+            self.client.all(),
+            |service: Service| {
+                self.summary().apply_service(&service);
+                service.key()
+            },
+            |key| self.summary().delete_service(&key.namespace, &key.name),
+            on_services,
+        );
+        let on_ranges = |change| {
+            if !matches!(change, Change::Failed(_)) {
+                self.send(Message::Networks(Ok(())));
+            }
+        };
+        let service_ranges = follow(
+            self.client.all(),
+            |range: ServiceCIDR| {
+                self.summary().apply_service_cidr(&range);
+                range.key()
+            },
+            |key| self.summary().delete_service_cidr(&key.name),
+            on_ranges,
+        );
+        let pod_ranges = follow(
+            self.client.all(),
+            |range: ClusterCIDR| {
+                self.summary().apply_cluster_cidr(&range);
+                range.key()
+            },
+            |key| self.summary().delete_cluster_cidr(&key.name),
+            on_ranges,
+        );
+        futures::join!(services, service_ranges, pod_ranges);
+    }
+}
+
+impl Fact for ObjectKey {
+    fn key(&self) -> &ObjectKey {
+        self
+    }
+}
+
+/// Follows the objects of one kind: keeps what `keep` makes of them, and lets `forget` know of
+/// those that are gone.
+async fn follow<K: Object, T: Fact + Send>(
+    api: Api<K>,
+    keep: impl Fn(K) -> T + Send + Sync,
+    forget: impl Fn(&ObjectKey) + Send + Sync,
+    on_change: impl Fn(Change<T>) + Send + Sync,
+) {
+    // A new list does not say which objects are gone.
+    let known = Mutex::new(BTreeSet::<ObjectKey>::new());
+    loop {
+        let refused = Notify::new();
+        let on_event = |event: WatcherEvent<T>| {
+            let mut known = known.lock().unwrap_or_else(PoisonError::into_inner);
+            let change = match event {
+                WatcherEvent::Listed(list) => {
+                    let listed = list.items.iter().map(|item| item.key().clone()).collect();
+                    known.difference(&listed).for_each(&forget);
+                    *known = listed;
+                    Change::Listed(list.items)
+                }
+                WatcherEvent::Event(ObjectEvent::Added(item) | ObjectEvent::Modified(item)) => {
+                    known.insert(item.key().clone());
+                    Change::Applied(item)
+                }
+                WatcherEvent::Event(ObjectEvent::Deleted(item)) => {
+                    known.remove(item.key());
+                    forget(item.key());
+                    Change::Deleted(item.key().clone())
+                }
+                WatcherEvent::Watching => Change::Resumed,
+                WatcherEvent::Event(ObjectEvent::Bookmark(_)) | WatcherEvent::Interrupted(None) => {
+                    return;
+                }
+                WatcherEvent::Interrupted(Some(error)) if error.is_expired() => return,
+                WatcherEvent::Interrupted(Some(error)) => {
+                    let failure = failure(&error);
+                    if failure.is_denied || error.is_not_found() {
+                        refused.notify_one();
+                    }
+                    Change::Failed(failure)
+                }
+            };
+            on_change(change);
+        };
+        let watched = transforming_watcher(api.clone(), ListParams::default(), &keep, on_event);
+        // The watcher would try again at once; giving it up loses nothing.
+        tokio::select! {
+            () = watched => return,
+            () = refused.notified() => {}
+        }
+        clock::sleep(REFUSED_INTERVAL).await;
+    }
+}
+
+fn failure(error: &ApiError) -> SourceFailure {
+    SourceFailure {
+        message: podplane_error_chain::one_line(error),
+        is_denied: matches!(error.reason, Reason::Forbidden | Reason::Unauthorized),
+    }
+}
