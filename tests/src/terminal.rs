@@ -65,8 +65,8 @@ impl TerminalProgram {
         unlockpt(&master)?;
         tcsetwinsize(&master, size(columns, rows))?;
         let terminal = ioctl_tiocgptpeer(&master, flags)?;
-        // Only the leader of a new session gets a controlling terminal, to which changes of its size
-        // are signalled.
+        // Only the leader of a new session gets a controlling terminal, whose changes of size are
+        // signalled.
         let mut leader = Command::new("setsid");
         leader
             .arg("--ctty")
