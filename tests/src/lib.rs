@@ -28,6 +28,7 @@ pub mod secure;
 pub mod service;
 pub mod signing;
 pub mod stranger;
+pub mod terminal;
 pub mod wait;
 
 pub use cluster::{Cluster, builder};

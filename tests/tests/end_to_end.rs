@@ -61,6 +61,7 @@ mod store;
 mod story_a;
 mod supervisor;
 mod tls;
+mod top;
 mod traces;
 mod two_schedulers;
 mod up;

@@ -623,6 +623,7 @@ impl Dump {
     }
 
     /// The blocks of nodes, the pods with their addresses, and former blocks that may be in use.
+    /// Allocations and sandboxes are no part of a dump.
     #[must_use]
     pub const fn world(&self) -> &World {
         &self.world

@@ -28,13 +28,6 @@ pub struct NamedRange<'a> {
 }
 
 impl Dump {
-    /// Nodes with their blocks, pods, and former blocks. Allocations and sandboxes are no part of a
-    /// dump.
-    #[must_use]
-    pub fn world(&self) -> &World {
-        &self.world
-    }
-
     /// The nodes as read, by name.
     #[must_use]
     pub fn nodes(&self) -> &[DumpedNode] {

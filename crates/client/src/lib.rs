@@ -34,6 +34,7 @@ mod start_check;
 mod tokens;
 mod trace;
 
+pub use api::rest::is_unserved_kind;
 pub use api::{
     Api, Binding, Client, DeleteParams, ListParams, ObjectEvent, ObjectList, PatchParams,
 };

@@ -31,7 +31,7 @@ pub(crate) const PAGE_HEAD: u16 = 3;
 /// The rows below: the line of messages.
 pub(crate) const FOOT: u16 = 1;
 
-/// What happened.
+/// An input of the program.
 #[derive(Debug)]
 pub enum Message {
     /// Nodes changed.
@@ -56,7 +56,7 @@ pub enum Message {
     Tick(Timestamp),
 }
 
-/// What is to be done outside.
+/// A request of the program to its surroundings.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Effect {
     /// Follow this source from now on.
@@ -71,7 +71,7 @@ pub enum Effect {
     Quit,
 }
 
-/// What is on the screen.
+/// The content of the screen.
 pub(crate) enum Screen {
     Table(Box<dyn Table + Send>),
     Map(MapScreen),

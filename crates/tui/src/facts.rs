@@ -1,4 +1,4 @@
-//! What the views need of each object. The objects themselves are not kept: 150,000 pods fit in
+//! The facts that the views need of each object. The objects themselves are not kept: 150,000 pods fit in
 //! memory this way.
 
 use std::net::IpAddr;
@@ -13,7 +13,7 @@ use podplane_api::{
 };
 use podplane_ipam::{NodeAddresses, addresses::AddressReport};
 
-/// What is kept of an object.
+/// The facts of an object that are kept.
 pub(crate) trait Fact {
     /// The namespace and name of the object.
     fn key(&self) -> &ObjectKey;
@@ -31,7 +31,7 @@ macro_rules! fact {
 
 fact!(NodeFact, PodFact, EventFact);
 
-/// What is kept of a node.
+/// The facts of a node that are kept.
 #[derive(Clone, Debug, PartialEq)]
 pub struct NodeFact {
     pub(crate) key: ObjectKey,
@@ -65,7 +65,7 @@ impl From<&Node> for NodeFact {
     }
 }
 
-/// What is kept of a pod.
+/// The facts of a pod that are kept.
 #[derive(Clone, Debug, PartialEq)]
 pub struct PodFact {
     pub(crate) key: ObjectKey,
@@ -223,7 +223,7 @@ fn created<K: Object>(object: &K) -> Option<Timestamp> {
     Some(*time)
 }
 
-/// What is kept of an event.
+/// The facts of an event that are kept.
 #[derive(Clone, Debug, PartialEq)]
 pub struct EventFact {
     pub(crate) key: ObjectKey,

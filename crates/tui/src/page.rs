@@ -4,7 +4,7 @@ use podplane_api::printable;
 
 use crate::row::Subject;
 
-/// What a page tells of its subject.
+/// The command whose text a page shows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum DetailKind {
     /// `podplane describe`.
@@ -28,7 +28,7 @@ impl DetailKind {
     }
 }
 
-/// What a page is about.
+/// The subject of a page, and the command.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Detail {
     /// What it tells.

@@ -86,7 +86,7 @@ pub(crate) struct Column<R> {
     pub(crate) order: fn(&R, &R) -> Ordering,
 }
 
-/// What a row is about, for `describe` and the like.
+/// The object of a row, for `describe` and the like.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Subject {
     /// A node, by its name.
@@ -104,7 +104,7 @@ impl std::fmt::Display for Subject {
     }
 }
 
-/// What Enter opens.
+/// The target of Enter.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Target {
     /// The pods of a scope.

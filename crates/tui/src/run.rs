@@ -52,7 +52,7 @@ pub struct TopSettings {
     pub theme: Theme,
 }
 
-/// Why the program has ended.
+/// The reason of the program's end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ended {
     /// The user asked for it.

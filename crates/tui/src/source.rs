@@ -13,7 +13,8 @@ use podplane_api::{
     pod_ips::PodIpResource,
 };
 use podplane_client::{
-    Api, ApiError, Client, ListParams, ObjectEvent, Reason, WatcherEvent, transforming_watcher,
+    Api, ApiError, Client, ListParams, ObjectEvent, Reason, WatcherEvent, is_unserved_kind,
+    transforming_watcher,
 };
 use podplane_host::clock;
 use podplane_map::AddressSpace;
@@ -131,7 +132,7 @@ impl Sources {
                     Ok(Some(list.blocks.iter().filter_map(node_block).collect()))
                 }
                 // Kubernetes without the definition of NodeBlocks.
-                Err(error) if error.is_not_found() => Ok(None),
+                Err(error) if is_unserved_kind(&error) => Ok(None),
                 Err(error) => Err(failure(&error)),
             };
             let is_denied = blocks
@@ -233,7 +234,7 @@ async fn follow<K: Object, T: Fact + Send>(
                 WatcherEvent::Interrupted(Some(error)) if error.is_expired() => return,
                 WatcherEvent::Interrupted(Some(error)) => {
                     let failure = failure(&error);
-                    if failure.is_denied || error.is_not_found() {
+                    if failure.is_denied || is_unserved_kind(&error) {
                         refused.notify_one();
                     }
                     Change::Failed(failure)

@@ -310,7 +310,7 @@ fn what_is_not_permitted_is_missing_in_its_views_alone() {
     );
     assert!(
         screen.contains(" live"),
-        "a refusal is no lost connection: {screen}"
+        "a refusal does not mean a lost connection: {screen}"
     );
 }
 

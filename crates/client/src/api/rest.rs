@@ -36,6 +36,7 @@ use serde::{Deserialize, de::DeserializeOwned};
 use serde_json::{Value, json, value::RawValue};
 
 use self::params::{list_params, watch_params};
+pub use self::status::is_unserved_kind;
 pub(crate) use self::{
     params::delete_params,
     status::{observed, refused},

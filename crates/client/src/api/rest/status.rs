@@ -32,11 +32,21 @@ pub(crate) fn observed<K>(
     })
 }
 
+/// The beginning of the message about a path at which nothing is served.
+const NOT_SERVED: &str = "the kind is not served";
+
+/// Returns true if the server does not know the kind, such as one of a definition that nobody
+/// installed. It may be installed later, so the reason is `ServiceUnavailable`.
+#[must_use]
+pub fn is_unserved_kind(error: &ApiError) -> bool {
+    error.is_unavailable() && error.message.starts_with(NOT_SERVED)
+}
+
 fn of_status(status: &Status) -> ApiError {
     let details = status.details.as_ref();
     // The answer for a path at which nothing is served names no object.
     if status.code == 404 && details.is_none_or(|details| details.name.is_empty()) {
-        let why = format!("the kind is not served: {}", status.message);
+        let why = format!("{NOT_SERVED}: {}", status.message);
         return ApiError::new(Reason::ServiceUnavailable, why);
     }
     let causes = details.map(|details| details.causes.as_slice());

@@ -1,0 +1,174 @@
+//! `podplane top` on a terminal, with a cluster.
+
+use std::process::{Command, Stdio};
+
+use anyhow::Result;
+use podplane_tests::{Cluster, Network, builder, terminal::TerminalProgram};
+use rustix::process::{Pid, Signal, kill_process};
+
+const ESCAPE: &str = "\u{1b}";
+
+fn start(cluster: &Cluster, args: &[&str], columns: u16, rows: u16) -> Result<TerminalProgram> {
+    let command = cluster.command("podplane", args);
+    Ok(TerminalProgram::start(&command, columns, rows)?)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn shows_a_cluster_live_and_survives_a_restart_of_the_api_server() -> Result<()> {
+    let up = builder(Network::Ledger).nodes(3).node_cidr_mask_size(29);
+    let Some(cluster) = Cluster::up(up).await? else {
+        return Ok(());
+    };
+    let mut top = start(&cluster, &["top"], 110, 30)?;
+    let ready = |text: &str| text.matches(" Ready ").count() == 3 && text.contains("0/5");
+    top.until("three nodes are Ready", ready).await;
+
+    // A pod that is made now appears, and has gone its way.
+    cluster.podplane("run web --wait").ok();
+    top.keys("2")?;
+    let runs = |text: &str| text.contains("web ") && text.contains(" SBAR");
+    let text = top.until("the pod runs", runs).await;
+    assert!(text.contains("10.244."), "{text}");
+
+    // More pods than addresses: they wait, with the reason.
+    cluster.podplane("run many --replicas 16").ok();
+    top.keys("3")?;
+    let wait = |text: &str| {
+        text.starts_with("waiting (all) 1 ")
+            && text.contains("\n2 ")
+            && text.contains("Insufficient")
+    };
+    top.until("two pods wait", wait).await;
+    top.keys("\r")?;
+    let listed = |text: &str| text.starts_with("pods (waiting: Insufficient pod IPs) 2");
+    let text = top.until("their pods are listed", listed).await;
+    assert!(!text.contains("web "), "{text}");
+
+    // What the commands print.
+    top.keys("x")?;
+    let why =
+        |text: &str| text.contains("To Make It Fit") || text.contains("Insufficient pod IPs,");
+    top.until("the explanation", |text| {
+        text.starts_with("explain pod") && why(text)
+    })
+    .await;
+    top.keys(ESCAPE)?;
+    top.until("back", listed).await;
+    top.keys("2/^web$\r")?;
+    top.until("the filter", |text| text.starts_with("pods (all) 1 of 17"))
+        .await;
+    top.keys("t")?;
+    top.until("the trace", |text| {
+        text.contains("RunPodSandbox") && text.contains("bind")
+    })
+    .await;
+    top.keys("d")?;
+    let text = top
+        .until("the description", |text| text.contains("Conditions:"))
+        .await;
+    assert!(text.contains("Host Network:"), "{text}");
+    top.keys("y")?;
+    top.until("the YAML", |text| text.contains("apiVersion: v1"))
+        .await;
+    top.keys(ESCAPE)?;
+
+    // The map, to the node under the cursor.
+    top.keys("6")?;
+    let text = top
+        .until("the map", |text| {
+            text.starts_with("cluster CIDR 10.244.0.0/")
+        })
+        .await;
+    assert!(text.contains("block 10.244."), "{text}");
+    top.keys("n")?;
+    top.until("the pods of the node", |text| {
+        text.starts_with("pods (on node-")
+    })
+    .await;
+
+    // Another size.
+    top.keys("1")?;
+    top.resize(80, 24)?;
+    let fits = |text: &str| {
+        let lines: Vec<_> = text.lines().collect();
+        lines.len() <= 24
+            && lines
+                .iter()
+                .any(|line| line.starts_with("node-2") && line.contains("Ready"))
+    };
+    top.until("the smaller screen", fits).await;
+
+    // A restart of the API server.
+    cluster.restart(["apiserver"], []).await?;
+    cluster.podplane("delete pod web").ok();
+    let is_back = |text: &str| text.contains(" live") && text.contains("node-2");
+    top.until("the connection is back", is_back).await;
+    top.keys("2/^web$\r")?;
+    let is_gone = |text: &str| text.contains("no pod matches /^web$") && text.contains(" live");
+    top.until("the deleted pod is gone", is_gone).await;
+
+    top.keys("q")?;
+    assert!(top.ended().await.success());
+    assert!(top.is_restored()?, "{top:?}");
+    cluster.finish().await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_signal_restores_the_terminal_and_a_pipe_is_refused() -> Result<()> {
+    let Some(cluster) = Cluster::up(builder(Network::Ledger).nodes(1)).await? else {
+        return Ok(());
+    };
+    let mut top = start(&cluster, &["top", "pods"], 80, 24)?;
+    top.until("the screen", |text| text.starts_with("pods (all) 0"))
+        .await;
+    assert!(!top.is_restored()?);
+    let pid = i32::try_from(top.id()).ok().and_then(Pid::from_raw);
+    kill_process(pid.expect("a process id"), Signal::TERM)?;
+    assert_eq!(top.ended().await.code(), Some(128 + 15));
+    assert!(top.is_restored()?, "{top:?}");
+
+    let mut piped: Command = cluster.command("podplane", ["top"]);
+    let output = piped.stdin(Stdio::null()).output()?;
+    let error = String::from_utf8_lossy(&output.stderr);
+    assert!(!output.status.success());
+    assert!(
+        error.contains("standard input is not a terminal") && error.contains("podplane get"),
+        "{error}"
+    );
+    cluster.finish().await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn reads_a_cluster_by_its_kubeconfig() -> Result<()> {
+    let Some(cluster) = Cluster::up(builder(Network::Ledger).nodes(2)).await? else {
+        return Ok(());
+    };
+    cluster.podplane("run web --wait").ok();
+    let file = cluster.kubeconfig().to_string_lossy().into_owned();
+    let mut top = start(&cluster, &["top", "pods", "--kubeconfig", &file], 110, 24)?;
+    let runs = |text: &str| text.contains("web ") && text.contains("Running");
+    top.until("the pod", runs).await;
+    top.keys("x")?;
+    top.until("the explanation", |text| {
+        text.contains("Not Considered") || text.contains("State:")
+    })
+    .await;
+    top.keys("t")?;
+    top.until("no trace", |text| {
+        text.contains("only podplane's API server keeps traces")
+    })
+    .await;
+    top.keys("1")?;
+    top.until("the nodes", |text| {
+        text.contains("node-1") && text.contains("1/253")
+    })
+    .await;
+    top.keys("4")?;
+    top.until("the blocks", |text| {
+        text.contains("10.244.1.0/24") && text.contains("node-")
+    })
+    .await;
+    top.keys("q")?;
+    assert!(top.ended().await.success());
+    cluster.finish().await
+}
