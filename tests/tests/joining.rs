@@ -8,6 +8,7 @@ use std::{
 };
 
 use anyhow::{Context as _, Result};
+use podplane_http_client::HttpClient;
 use podplane_tests::{
     eventually, peers,
     programs::{ProgramOutput, finish, podplane},
@@ -36,6 +37,8 @@ impl JoiningNode {
             .arg(secure.path("pki/ca.crt"))
             .arg("--bootstrap-token-file")
             .arg(token)
+            .arg("--cri-listen")
+            .arg(Self::cri(secure, name))
             .arg("--data-dir")
             .arg(&dir);
         let log = fs::File::options()
@@ -44,6 +47,14 @@ impl JoiningNode {
             .open(secure.path(&format!("{name}.log")))?;
         let child = node.stdout(Stdio::null()).stderr(log).spawn()?;
         Ok(Self { child, dir })
+    }
+
+    /// The address of the CRI server for metrics and health.
+    fn cri(secure: &SecureApiserver, name: &str) -> String {
+        format!(
+            "unix:{}",
+            secure.path(&format!("{name}-cri.sock")).display()
+        )
     }
 
     fn pair(&self, name: &str) -> PathBuf {
@@ -128,6 +139,9 @@ async fn nodes_bootstrap_renew_and_leave() -> Result<()> {
         .service("controller-manager", "controller-manager", &signing)
         .await?;
     ready(&admin, "n1").await;
+    let cri = HttpClient::new(JoiningNode::cri(&secure, "n1"));
+    let metrics = cri.get("/metrics").await?;
+    assert!(String::from_utf8_lossy(&metrics.bytes).contains("podplane_cri_sandboxes"));
     let pair = first.pair("n1");
     assert_eq!(fs::metadata(&pair)?.permissions().mode() & 0o777, 0o600);
     let verify = format!("verify -purpose sslclient -CAfile {ca}");

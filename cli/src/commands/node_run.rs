@@ -119,6 +119,17 @@ pub(crate) struct NodeRunArgs {
     )]
     listen: Listen,
 
+    /// Serve /metrics, /livez, /readyz and /debug/log-level of the CRI server at this address:
+    /// IP:PORT (port 0: any free port) or unix:PATH
+    #[arg(
+        long,
+        env = "PODPLANE_CRI_LISTEN",
+        value_name = "ADDR",
+        default_value = "127.0.0.1:0"
+    )]
+    cri_listen: Listen,
+
+    /// The names of the ports of both processes.
     #[command(flatten)]
     allowed_hosts: AllowedHosts,
 
@@ -185,6 +196,7 @@ pub(crate) fn run(
         container_roots,
         cni_bin_dir,
         listen,
+        cri_listen,
         allowed_hosts,
         serving,
         bootstrap_token_file,
@@ -205,6 +217,7 @@ pub(crate) fn run(
     let mut extra_config = ExtraConfig::default();
     extra_config.set("cri", "cni-template", name_of(&cni_template));
     extra_config.set("cri", "containers", name_of(&containers));
+    extra_config.set("cri", "http-listen", cri_listen.to_string());
     if let Some(roots) = container_roots {
         extra_config.set("cri", "container-roots", roots);
     }

@@ -49,7 +49,7 @@ pub struct LoneNode {
     pub route_agent: Option<(PathBuf, PathBuf)>,
     /// The kubelet's listening address.
     pub listen: Listen,
-    /// The host names that requests to the kubelet may use.
+    /// The host names that requests to both processes may use.
     pub allowed_hosts: AllowedHosts,
     /// The clients of the ports of both processes, and their TLS.
     pub serving: ServingFlags,
@@ -266,10 +266,10 @@ fn specs(
     }
     for spec in [&mut cri, &mut kubelet] {
         spec.args.extend(node.serving.arguments());
+        let hosts = node.allowed_hosts.names.iter();
+        let hosts = hosts.map(|name| format!("--allowed-hosts={name}").into());
+        spec.args.extend(hosts);
     }
-    let hosts = node.allowed_hosts.names.iter();
-    let hosts = hosts.map(|name| format!("--allowed-hosts={name}").into());
-    kubelet.args.extend(hosts);
     kubelet.listens = ListenAddress::AsPublished {
         listen: node.listen.to_string(),
         file: dir.address_file("kubelet"),
