@@ -1,6 +1,7 @@
 //! Prometheus itself, as Debian packages it, and its HTTP API.
 
 use std::{
+    collections::BTreeMap,
     ffi::OsStr,
     fs,
     path::Path,
@@ -9,7 +10,7 @@ use std::{
 
 use anyhow::{Context as _, Result};
 use podplane_http_client::HttpClient;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::{eventually, programs::finish};
 
@@ -64,6 +65,23 @@ pub struct Prometheus {
 /// The HTTP API of a Prometheus.
 #[derive(Clone, Debug)]
 pub struct PrometheusApi(HttpClient);
+
+/// The scrape configuration of a job: processes with TLS at `HOST:PORT`, and what Prometheus shows
+/// them of itself.
+pub fn scrape_job(name: &str, targets: &[&str], tls: &Value) -> Value {
+    json!({
+        "job_name": name,
+        "scheme": "https",
+        "tls_config": tls,
+        "static_configs": [{"targets": targets}],
+    })
+}
+
+/// The `tls_config` of a Prometheus with the certificate of monitoring systems in this directory.
+pub fn monitoring_tls(pki: &Path) -> Value {
+    let pair = pki.join("monitoring.pem");
+    json!({"ca_file": pki.join("ca.crt"), "cert_file": pair, "key_file": pair})
+}
 
 /// A target of Prometheus, with the result of its last scrape.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -183,14 +201,14 @@ impl PrometheusApi {
         Ok(targets)
     }
 
-    /// The labels and the value of each series that an expression has now. The expression has
-    /// no character that an address would have to escape.
+    /// The labels and the value of each series that an expression has now.
     ///
     /// # Errors
     ///
-    /// If it does not answer.
+    /// If it does not answer, or if the expression is not valid.
     pub async fn query(&self, expression: &str) -> Result<Vec<(Value, f64)>> {
-        let mut data = self.get(&format!("query?query={expression}")).await?;
+        let escaped: String = form_urlencoded::byte_serialize(expression.as_bytes()).collect();
+        let mut data = self.get(&format!("query?query={escaped}")).await?;
         let series = data["result"].as_array_mut().context("series")?;
         let one = |series: &mut Value| {
             let value = series["value"][1].as_str().context("a value")?.parse()?;
@@ -199,20 +217,34 @@ impl PrometheusApi {
         series.iter_mut().map(one).collect()
     }
 
-    /// The name and the health of each alert rule that it has read: `ok` once it was evaluated.
+    /// All rules that it has read, as its API has them. `health` is `ok` once a rule was evaluated.
     ///
     /// # Errors
     ///
     /// If it does not answer.
-    pub async fn alert_rules(&self) -> Result<Vec<(String, String)>> {
-        let data = self.get("rules?type=alert").await?;
-        let groups = data["groups"].as_array().context("groups")?;
-        let rules = groups.iter().filter_map(|group| group["rules"].as_array());
-        let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
-        let rules = rules.flatten();
-        Ok(rules
-            .map(|rule| (text(&rule["name"]), text(&rule["health"])))
-            .collect())
+    pub async fn rules(&self) -> Result<Vec<Value>> {
+        let mut data = self.get("rules").await?;
+        let groups = data["groups"].as_array_mut().context("groups")?;
+        let rules = groups.iter_mut().map(|group| match group["rules"].take() {
+            Value::Array(rules) => rules,
+            _ => Vec::new(),
+        });
+        Ok(rules.flatten().collect())
+    }
+
+    /// The type of each family of metrics that it has read, by name, with or without series.
+    ///
+    /// # Errors
+    ///
+    /// If it does not answer.
+    pub async fn families(&self) -> Result<BTreeMap<String, String>> {
+        let data = self.get("metadata").await?;
+        let families = data.as_object().context("families")?.iter();
+        let families = families.map(|(name, found)| {
+            let kind = found[0]["type"].as_str().context("a type")?;
+            Ok((name.clone(), kind.to_owned()))
+        });
+        families.collect()
     }
 }
 
@@ -224,4 +256,14 @@ impl PrometheusApi {
 pub fn check(programs: &Path, kind: &str, file: &Path) -> String {
     let mut promtool = Command::new(programs.join("promtool"));
     finish(promtool.args(["check", kind]).arg(file)).ok()
+}
+
+/// Runs `promtool test rules FILE`, whose output says what differs.
+///
+/// # Panics
+///
+/// If a test in the file fails.
+pub fn test_rules(programs: &Path, file: &Path) {
+    let mut promtool = Command::new(programs.join("promtool"));
+    finish(promtool.args(["test", "rules"]).arg(file)).ok();
 }

@@ -38,6 +38,7 @@ mod logs;
 mod metrics;
 mod node_agent;
 mod node_instances;
+mod observability;
 mod other_users;
 mod plan;
 mod policy;

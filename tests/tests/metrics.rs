@@ -82,6 +82,8 @@ fn wanted(process: &str) -> &'static [(&'static str, &'static str)] {
             ("workqueue_adds", "counter"),
             ("workqueue_queue_duration_seconds", "histogram"),
             ("podplane_node_blocks", "gauge"),
+            ("podplane_node_blocks_held_longest_seconds", "gauge"),
+            ("podplane_pod_ip_duplicates", "gauge"),
             ("leader_election_master_status", "gauge"),
         ],
         Some("controller") => &[
@@ -199,7 +201,10 @@ async fn prometheus_parses_the_metrics_of_every_process() -> Result<()> {
         }
     };
     let sum = |families: &Families, name: &str| families.get(name).map_or(0.0, |family| family.sum);
-    let pending = |families: &Families| sum(families, "scheduler_pending_pods") >= 1.0;
+    let pending = |families: &Families| {
+        sum(families, "scheduler_pending_pods") >= 1.0
+            && sum(families, "scheduler_unschedulable_pods") >= 1.0
+    };
     let scheduler = eventually("one pod waits", of("scheduler"), pending).await;
     assert!(sum(&scheduler, "scheduler_schedule_attempts") >= 2.0);
     let running = |families: &Families| sum(families, "kubelet_running_pods") == 1.0;

@@ -1,5 +1,5 @@
 //! Prometheus itself reads the metrics of every process, by its certificate, and nothing without;
-//! and the files of the compose profile `observe` are what it takes.
+//! and the configuration of the compose profile `observe` is what it takes.
 
 use std::{collections::BTreeSet, fs, path::Path};
 
@@ -7,11 +7,11 @@ use anyhow::{Context as _, Result};
 use podplane_tests::{
     Cluster, Network, builder, eventually, peers,
     programs::{finish, podplane},
-    prometheus::{Prometheus, ScrapeTarget, check},
+    prometheus::{Prometheus, ScrapeTarget, check, monitoring_tls, scrape_job},
 };
 use serde_json::json;
 
-const DEPLOY: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../deploy");
+const OBSERVABILITY: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../deploy/observability");
 
 #[tokio::test(flavor = "multi_thread")]
 async fn prometheus_reads_every_process_by_its_certificate_alone() -> Result<()> {
@@ -37,21 +37,12 @@ async fn prometheus_reads_every_process_by_its_certificate_alone() -> Result<()>
             address.strip_suffix("/metrics").context("the path")
         })
         .collect::<Result<_>>()?;
-    let job = |name: &str, tls: serde_json::Value| {
-        json!({
-            "job_name": name,
-            "scheme": "https",
-            "tls_config": tls,
-            "static_configs": [{"targets": addresses}],
-        })
-    };
-    let (authority, pair) = (pki.join("ca.crt"), pki.join("monitoring.pem"));
+    let nobody = json!({"ca_file": pki.join("ca.crt")});
     let config = json!({
-        "global": {"scrape_interval": "1s", "evaluation_interval": "1s"},
-        "rule_files": [Path::new(DEPLOY).canonicalize()?.join("alerts.yaml")],
+        "global": {"scrape_interval": "1s"},
         "scrape_configs": [
-            job("known", json!({"ca_file": authority, "cert_file": pair, "key_file": pair})),
-            job("unknown", json!({"ca_file": authority})),
+            scrape_job("known", &addresses, &monitoring_tls(&pki)),
+            scrape_job("unknown", &addresses, &nobody),
         ],
     });
     let dir = tempfile::tempdir()?;
@@ -88,46 +79,28 @@ async fn prometheus_reads_every_process_by_its_certificate_alone() -> Result<()>
         let is_known = labels["job"] == "known";
         assert_eq!(up, f64::from(u8::from(is_known)), "{labels}");
     }
-
-    // The rules find the metrics that they are about.
-    let nodes = || api.query("count(podplane_node_pod_ips_capacity)by(node)");
-    let both = |series: &Result<Vec<_>>| series.as_ref().is_ok_and(|series| series.len() == 2);
-    eventually("both nodes have their gauges", nodes, both).await?;
-    let ok = |name: &str| (name.to_owned(), "ok".to_owned());
-    let rules = [
-        ok("AddressAuditFindings"),
-        ok("AddressAuditStale"),
-        ok("PodIPsOrphaned"),
-        ok("NodeOutOfPodIPs"),
-    ];
-    let evaluated =
-        |seen: &Result<Vec<_>>| seen.as_ref().is_ok_and(|seen| seen.as_slice() == rules);
-    eventually("the rules are evaluated", || api.alert_rules(), evaluated).await?;
     drop(prometheus);
     cluster.finish().await
 }
 
 #[test]
-fn promtool_takes_the_configuration_and_the_rules() -> Result<()> {
+fn promtool_takes_the_configuration() -> Result<()> {
     let Some(programs) = peers::prometheus() else {
         return Ok(());
     };
-    // Where compose mounts them, with the files that `certs` delivers: the configuration names no
+    // As compose mounts them, with the files that `certs` delivers: the configuration names no
     // other.
     let place = tempfile::tempdir()?;
-    let (config, rules) = (
-        place.path().join("prometheus.yaml"),
-        place.path().join("alerts.yaml"),
-    );
-    fs::copy(Path::new(DEPLOY).join("prometheus.yaml"), &config)?;
-    fs::copy(Path::new(DEPLOY).join("alerts.yaml"), &rules)?;
+    let beside = place.path().join("observability");
+    fs::create_dir(&beside)?;
+    for file in ["prometheus.yaml", "recording.yaml", "alerts.yaml"] {
+        fs::copy(Path::new(OBSERVABILITY).join(file), beside.join(file))?;
+    }
     let authority = tempfile::tempdir()?;
     let delivery = format!("monitoring={}", place.path().join("pki").display());
     let mut certs = podplane(["certs", "init", "--deliver", &delivery, "--dir"]);
     finish(certs.arg(authority.path().join("pki"))).ok();
-    let said = check(&programs, "config", &config);
-    assert!(said.contains("1 rule files found"), "{said}");
-    let said = check(&programs, "rules", &rules);
-    assert!(said.contains("4 rules found"), "{said}");
+    let said = check(&programs, "config", &beside.join("prometheus.yaml"));
+    assert!(said.contains("2 rule files found"), "{said}");
     Ok(())
 }

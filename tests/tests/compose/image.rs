@@ -12,17 +12,10 @@ use podplane_tests::programs::finish;
 
 use crate::daemon::Daemon;
 
-/// The name of Prometheus' image.
-pub(crate) const PROMETHEUS: &str = "debian-prometheus";
-/// The user of its published image, nobody.
-const USER: u32 = 65534;
-/// The configuration of its published image.
-const PROMETHEUS_CHANGES: &[&str] = &[
-    "USER 65534",
-    "WORKDIR /prometheus",
-    "VOLUME /prometheus",
-    "ENTRYPOINT [\"/bin/prometheus\"]",
-];
+/// The name that deploy/compose.yaml has for the image of deploy/Dockerfile.prometheus.
+const PROMETHEUS: &str = "podplane-prometheus";
+/// The configuration of that image.
+const PROMETHEUS_CHANGES: &[&str] = &["ENTRYPOINT [\"prometheus\"]"];
 /// The name that deploy/compose.ha.yaml has for the image of deploy/Dockerfile.etcd.
 const ETCD: &str = "podplane-etcd";
 /// The user of Debian's package.
@@ -35,9 +28,6 @@ pub(crate) fn prometheus(daemon: &Daemon, programs: &Path) -> Result<()> {
     let root = daemon.dir().join("prometheus");
     let programs = ["prometheus", "promtool"].map(|name| programs.join(name));
     add_programs(&root, &programs)?;
-    let data = root.join("prometheus");
-    fs::create_dir(&data)?;
-    chown(&data, Some(USER), Some(USER))?;
     import(daemon, &root, PROMETHEUS, PROMETHEUS_CHANGES)
 }
 

@@ -40,11 +40,8 @@ use serde_json::Value;
 
 use self::daemon::{Compose, Daemon};
 
-/// The settings of each call of compose: images that no registry is asked for.
-const VARIABLES: [(&str, &str); 2] = [
-    ("PODPLANE_DOCKERFILE", "deploy/Dockerfile.prebuilt"),
-    ("PROMETHEUS_IMAGE", image::PROMETHEUS),
-];
+/// The settings of each call of compose: an image that no registry is asked for.
+const VARIABLES: [(&str, &str); 1] = [("PODPLANE_DOCKERFILE", "deploy/Dockerfile.prebuilt")];
 /// The address at which compose publishes the API server, in the daemon's network.
 const SERVER: &str = "https://127.0.0.1:7080";
 /// The address at which compose publishes Prometheus.
@@ -452,11 +449,12 @@ impl Project {
         self.down()
     }
 
-    /// Prometheus reads the four services and this many nodes, with TLS, and its container has
-    /// nothing but its own certificate and data.
+    /// Prometheus reads the four services and both processes of this many nodes, with TLS, and its
+    /// container has nothing but its own certificate and data.
     async fn all_are_observed(&self, nodes: usize) -> Result<()> {
-        let services = ["apiserver", "controller-manager", "ipam-controller"];
-        let jobs = services.into_iter().chain(vec!["node"; nodes]);
+        let services = ["apiserver", "controller-manager"].into_iter();
+        let jobs = services.chain(vec!["cri"; nodes]);
+        let jobs = jobs.chain(["ipam-controller"]).chain(vec!["node"; nodes]);
         let wanted: Vec<_> = jobs.chain(["scheduler"]).collect();
         let api = PrometheusApi::at(PROMETHEUS);
         let all_up = |targets: &Result<Vec<ScrapeTarget>>| {

@@ -1,0 +1,64 @@
+//! The dashboard for Grafana.
+
+use std::{collections::BTreeSet, fs, path::Path};
+
+use anyhow::{Context as _, Result};
+use serde_json::{Value, json};
+
+/// The document, as Grafana imports it.
+#[derive(Debug)]
+pub(crate) struct Dashboard(Value);
+
+impl Dashboard {
+    pub(crate) fn read(dir: &Path) -> Result<Self> {
+        let text = fs::read_to_string(dir.join("dashboard.json"))?;
+        Ok(Self(serde_json::from_str(&text).context("dashboard.json")?))
+    }
+
+    fn panels(&self) -> &[Value] {
+        self.0["panels"].as_array().expect("panels")
+    }
+
+    /// The queries of all panels, with the time over which rates are taken.
+    pub(crate) fn queries(&self, rate_interval: &str) -> Vec<String> {
+        let targets = self.panels().iter().filter_map(|p| p["targets"].as_array());
+        let queries = targets.flatten().map(|target| {
+            let query = target["expr"].as_str().expect("a query");
+            let query = query.replace("$__rate_interval", rate_interval);
+            assert!(!query.contains('$'), "a variable in {query}");
+            query
+        });
+        queries.collect()
+    }
+
+    /// Checks that panels have different ids and no common place, and say what they show, from the
+    /// Prometheus that the reader chooses.
+    pub(crate) fn check_layout(&self) {
+        let chosen = json!({"type": "prometheus", "uid": "${datasource}"});
+        let (mut ids, mut cells) = (BTreeSet::new(), BTreeSet::new());
+        for panel in self.panels() {
+            let title = panel["title"].as_str().expect("a title");
+            assert_ne!(title, "", "{panel}");
+            assert!(ids.insert(panel["id"].to_string()), "the id of {title}");
+            let place = ["x", "y", "w", "h"].map(|side| panel["gridPos"][side].as_u64());
+            let [Some(x), Some(y), Some(w), Some(h)] = place else {
+                panic!("the place of {title}: {place:?}");
+            };
+            assert!(x + w <= 24, "{title} is beside the grid");
+            for cell in (y..y + h).flat_map(|y| (x..x + w).map(move |x| (x, y))) {
+                assert!(cells.insert(cell), "{title} is above another panel");
+            }
+            if panel["type"] == "row" {
+                continue;
+            }
+            assert_ne!(panel["description"].as_str(), Some(""), "{title}");
+            assert_eq!(panel["datasource"], chosen, "{title}");
+            let targets = panel["targets"].as_array().expect(title);
+            let refs: BTreeSet<_> = targets.iter().map(|t| t["refId"].to_string()).collect();
+            assert_eq!(refs.len(), targets.len(), "the refIds of {title}");
+            for target in targets {
+                assert_eq!(target["datasource"], chosen, "{title}");
+            }
+        }
+    }
+}
