@@ -227,7 +227,7 @@ fn sources() -> Result<String> {
     Ok(all)
 }
 
-/// Whether the sources register the family of a series.
+/// Returns true if the sources register the family of a series.
 fn is_registered(sources: &str, series: &str) -> bool {
     let endings = ["_total", "_bucket"];
     let family = endings
