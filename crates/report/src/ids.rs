@@ -1,6 +1,6 @@
 //! The ids of a page: unique, and the same in every page of the same report.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use crate::{
     document::{Block, Report, Section},
@@ -11,11 +11,18 @@ use crate::{
 const RESERVED: [&str; 5] = ["contents", "desc", "main", "title", "top"];
 
 /// The ids in use.
-pub(crate) struct Ids(BTreeSet<String>);
+pub(crate) struct Ids {
+    used: BTreeSet<String>,
+    /// The next number behind an id that is wanted again: a page may have many equal findings.
+    next: BTreeMap<String, usize>,
+}
 
 impl Ids {
     pub(crate) fn new() -> Self {
-        Self(RESERVED.map(Into::into).into())
+        Self {
+            used: RESERVED.map(Into::into).into(),
+            next: BTreeMap::new(),
+        }
     }
 
     /// Makes all ids of a report unique, in the order of the page.
@@ -61,11 +68,11 @@ impl Ids {
     /// The id, with a number behind it if it is in use.
     fn unique(&mut self, wanted: &str) -> String {
         let wanted = slug(wanted);
+        let next = self.next.entry(wanted.clone()).or_insert(2);
         let mut id = wanted.clone();
-        let mut number = 2_usize;
-        while !self.0.insert(id.clone()) {
-            id = format!("{wanted}-{number}");
-            number += 1;
+        while !self.used.insert(id.clone()) {
+            id = format!("{wanted}-{next}");
+            *next += 1;
         }
         id
     }
