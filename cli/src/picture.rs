@@ -26,6 +26,8 @@ pub(crate) fn png(svg: &str) -> anyhow::Result<Vec<u8>> {
     };
     let fonts = options.fontdb_mut();
     fonts.load_font_data(FONT.to_vec());
+    // The last resort for each name that is not known is the serif one.
+    fonts.set_serif_family(FONT_NAME);
     fonts.set_sans_serif_family(FONT_NAME);
     fonts.set_monospace_family(FONT_NAME);
     let tree = Tree::from_str(svg, &options).context("failed to read the SVG")?;

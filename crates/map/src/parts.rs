@@ -380,8 +380,8 @@ impl NodeBlock {
         }
     }
 
-    /// The first and last address for pods, the gateway possibly among them; `None` if pods get none,
-    /// as of host-local's blocks of one or two addresses.
+    /// The first and last address for pods, the gateway possibly among them; `None` if pods get
+    /// none, as of host-local's blocks of one or two addresses.
     pub(crate) fn usable(&self) -> Option<(IpAddr, IpAddr)> {
         match &self.layout {
             BlockLayout::HostLocal => {

@@ -158,7 +158,7 @@ mod tests {
     fn invalid_flags_name_what_is_wanted() {
         for (line, want) in [
             ("test --at 3", "--recording"),
-            ("test --recording a --at -1", "want a number of seconds"),
+            ("test --recording a --at=-1", "want a number of seconds"),
             ("test --recording a --at nan", "want a number of seconds"),
             ("test --from a --kubeconfig b", "cannot be used with"),
             ("test --from a --recording b", "cannot be used with"),

@@ -61,8 +61,8 @@ pub(super) async fn of_any_cluster(
     let mut parts = dump::of_collector(collector, ranges)?;
     let client = Client::over_rest(flags.config().await?)?;
     let mut cluster = Cluster::new(PodIpResource::default());
-    // Nodes and pods were read, so a server without an answer has no such kind: over REST the client
-    // cannot tell these apart.
+    // Nodes and pods were read, so a server without an answer has no such kind: over REST the
+    // client cannot tell these apart.
     let is_unserved = |error: &ApiError| error.is_not_found() || error.is_unavailable();
     add_records(&client, &mut cluster, is_unserved).await?;
     let records = cluster.space_parts();
