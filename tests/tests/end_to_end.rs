@@ -59,5 +59,6 @@ mod supervisor;
 mod tls;
 mod traces;
 mod two_schedulers;
+mod ui;
 mod up;
 mod webhook;
