@@ -39,6 +39,7 @@ mod restore;
 mod services;
 mod services_kubectl;
 mod serving;
+mod summary;
 mod tls;
 mod tokens;
 mod transports;

@@ -64,5 +64,6 @@ mod tls;
 mod top;
 mod traces;
 mod two_schedulers;
+mod ui;
 mod up;
 mod webhook;

@@ -3,6 +3,7 @@
 mod audit;
 mod expressions;
 mod methods;
+mod page;
 mod reviews;
 mod table;
 mod writes;

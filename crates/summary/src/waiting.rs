@@ -52,13 +52,10 @@ impl WaitingFacts {
         if node.is_some_and(|node| !node.is_empty()) || podplane_api::pod_ips::is_terminal(pod) {
             return None;
         }
-        let conditions = pod
-            .status
-            .iter()
-            .flat_map(|status| status.conditions.iter().flatten());
+        let status = pod.status.iter();
+        let mut conditions = status.flat_map(|status| status.conditions.iter().flatten());
         let scheduled = conditions
-            .filter(|condition| condition.type_ == "PodScheduled" && condition.status == "False")
-            .next_back();
+            .rfind(|condition| condition.type_ == "PodScheduled" && condition.status == "False");
         let created = pod.metadata.creation_timestamp.as_ref();
         let Some(scheduled) = scheduled else {
             return Some(Self {
