@@ -216,8 +216,8 @@ function labels({ context, scene, cell: size, colours }) {
   context.lineJoin = 'round';
   for (const { rect, cidr, node, state } of scene.view.outlines) {
     const [width, height] = [rect.width * size, rect.height * size];
-    // The letters of single addresses say more than a label over them.
-    if (height < 14 || size >= LETTER_SIZE) continue;
+    // The ends of addresses say more than a label over them.
+    if (height < 14 || size >= ADDRESS_SIZE) continue;
     const fits = (/** @type {string} */ text) => text.length * LABEL_CHARACTER + 8 <= width;
     const lines = [node ?? state, cidr].filter(fits).slice(0, height >= 30 ? 2 : 1);
     const [x, middle] = [rect.x * size + width / 2, rect.y * size + height / 2];

@@ -96,7 +96,11 @@ class Page {
     const leave = button('Log out', () => this.#leave());
     // A server that asks for no credentials has nothing to log out from.
     const canLeave = source !== 'apiserver' || user !== null;
-    replace(part('user'), h('span', { title: server }, user ?? server), canLeave && leave);
+    replace(
+      part('user'),
+      h('span', { title: `${user ?? ''} ${server}`.trim() }, user ?? server),
+      canLeave && leave,
+    );
   }
 
   #navigation() {
