@@ -1,7 +1,7 @@
 //! `replay`: shows a recorded run, step by step.
 
 mod page;
-mod timeline;
+pub(crate) mod timeline;
 
 use std::{
     io::IsTerminal as _,

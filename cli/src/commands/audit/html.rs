@@ -3,13 +3,16 @@
 use podplane_audit::{
     AuditReport, Code, Dump, ExpectedBlocks, Finding, Repair, RepairError, Severity,
 };
-use podplane_map::{AddressSpace, Network, NetworkRole, PodRule, Scene, SpaceParts, svg};
+use podplane_map::{AddressSpace, NetworkRole, PodRule, Scene, svg};
 use podplane_report::{
     Block, Cell, Column, Count, Figure, Report, Row, Section, Table, Tone, map_figure,
 };
 
 use super::{AuditArgs, forms};
-use crate::output::page;
+use crate::{
+    commands::map::source::{StatedRanges, dump},
+    output::page,
+};
 
 /// The parts of the page.
 pub(super) struct AuditPage<'a> {
@@ -95,18 +98,14 @@ impl AuditPage<'_> {
 
     fn figure(&self) -> Option<Figure> {
         // Only a node or an owner without a name is refused, and a dump has none.
-        let mut parts = SpaceParts::of_world(self.dump.world()).ok()?;
-        let of_role = |role, cidrs: &[ipnet::IpNet]| -> Vec<Network> {
-            let networks = cidrs.iter();
-            let networks = networks.map(|cidr| Network::new(role, cidr.trunc(), ""));
-            networks.flatten().collect()
+        let mut parts = dump::of_dump(self.dump).ok()?;
+        let services = self.expected.services.as_slice().iter();
+        let stated = StatedRanges {
+            pods: self.expected.ranges.clone(),
+            services: services.map(ipnet::IpNet::trunc).collect(),
         };
-        parts.networks = of_role(NetworkRole::Pods, &self.expected.ranges);
-        parts.infer_pod_networks();
-        let services = self.expected.services.as_slice();
-        parts
-            .networks
-            .extend(of_role(NetworkRole::Services, services));
+        stated.add_to(&mut parts).ok()?;
+        dump::complete(&mut parts);
         // Where the audit does not expect a pod's address in a block of its node, the map does not.
         let checks = &self.report.summary.checks;
         let check = checks.get(Code::PodOutsideBlock.as_str());
@@ -114,7 +113,8 @@ impl AuditPage<'_> {
             parts.rule = PodRule::Anywhere;
         }
         let space = AddressSpace::new(parts);
-        let network = space.networks().first()?;
+        let mut networks = space.networks().iter();
+        let network = networks.find(|network| network.role() == NetworkRole::Pods)?;
         let scene = Scene::new(&space, network, network.cidr(), svg::limits()).ok()?;
         let caption = format!("The addresses of {}", network.cidr());
         Some(map_figure("address-space", &caption, &scene))

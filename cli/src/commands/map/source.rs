@@ -2,7 +2,7 @@
 //!
 //! [`MapSource::read`] reads all facts anew, as often as it is called.
 
-mod dump;
+pub(crate) mod dump;
 mod live;
 mod recording;
 
@@ -87,14 +87,14 @@ enum SourceKind {
 
 /// The ranges that flags state.
 #[derive(Clone, Debug, Default)]
-struct StatedRanges {
-    pods: Vec<IpNet>,
-    services: Vec<IpNet>,
+pub(crate) struct StatedRanges {
+    pub(crate) pods: Vec<IpNet>,
+    pub(crate) services: Vec<IpNet>,
 }
 
 impl StatedRanges {
     /// Adds the networks of the flags. Those of pods replace inferred ones.
-    fn add_to(&self, parts: &mut SpaceParts) -> Result<(), UsageError> {
+    pub(crate) fn add_to(&self, parts: &mut SpaceParts) -> Result<(), UsageError> {
         let pods = self.pods.iter();
         let pods = pods.map(|cidr| (NetworkRole::Pods, *cidr, "--cluster-cidr"));
         let services = self.services.iter();

@@ -20,7 +20,7 @@ use serde_json::{Value, json};
 
 /// A recording.
 #[derive(Debug)]
-pub(super) struct Timeline {
+pub(crate) struct Timeline {
     name: String,
     steps: Vec<StepRow>,
     /// By time.
@@ -60,7 +60,7 @@ pub(super) struct Moment {
 }
 
 impl Timeline {
-    pub(super) fn new(name: String, recording: Recording) -> Self {
+    pub(crate) fn new(name: String, recording: Recording) -> Self {
         let mut steps = Vec::new();
         let (mut entries, mut duration) = (Vec::new(), 0.0_f64);
         for step in recording.steps {
@@ -97,7 +97,7 @@ impl Timeline {
     }
 
     /// The duration in seconds.
-    pub(super) const fn duration(&self) -> f64 {
+    pub(crate) const fn duration(&self) -> f64 {
         self.duration
     }
 
@@ -129,9 +129,18 @@ impl Timeline {
         if let Some(last) = last.as_ref().filter(|last| last.at.total_cmp(&at).is_eq()) {
             return Arc::clone(last);
         }
+        let mut cluster = self.cluster(at);
+        let space = AddressSpace::new(cluster.space_parts());
+        let summary = cluster.summary(&space, &self.until(at).len().to_string());
+        let moment = Arc::new(Moment { at, space, summary });
+        *last = Some(Arc::clone(&moment));
+        moment
+    }
+
+    /// The facts after everything up to `at`.
+    pub(crate) fn cluster(&self, at: f64) -> Cluster {
         let mut cluster = Cluster::default();
-        let until = self.until(at);
-        for (_, entry) in until {
+        for (_, entry) in self.until(at) {
             match entry {
                 TimedEntry::Pod(pod) => cluster.apply_pod(pod),
                 TimedEntry::PodGone(namespace, name) => cluster.delete_pod(namespace, name),
@@ -140,11 +149,7 @@ impl Timeline {
                 TimedEntry::Event(_) => {}
             }
         }
-        let space = AddressSpace::new(cluster.space_parts());
-        let summary = cluster.summary(&space, &until.len().to_string());
-        let moment = Arc::new(Moment { at, space, summary });
-        *last = Some(Arc::clone(&moment));
-        moment
+        cluster
     }
 
     /// The pods at a moment, by namespace and name.

@@ -51,7 +51,7 @@ pub(super) fn of_collector(
 }
 
 /// Adds the networks that nobody states.
-pub(super) fn complete(parts: &mut SpaceParts) {
+pub(crate) fn complete(parts: &mut SpaceParts) {
     parts.infer_pod_networks();
     let nodes = parts
         .claims
@@ -64,7 +64,12 @@ pub(super) fn complete(parts: &mut SpaceParts) {
     infer_nodes(&mut parts.networks, nodes.into_iter());
 }
 
-fn of_dump(dump: &Dump) -> Result<SpaceParts, SpaceError> {
+/// The facts of a dump, without the networks that only flags state.
+///
+/// # Errors
+///
+/// If a node or an owner has no name.
+pub(crate) fn of_dump(dump: &Dump) -> Result<SpaceParts, SpaceError> {
     let mut parts = SpaceParts::of_world(dump.world())?;
     if !dump.has_node_blocks() {
         parts.rule = PodRule::Anywhere;

@@ -2,21 +2,11 @@
 
 use std::path::Path;
 
-use podplane_api::{
-    Object,
-    core::{Node, Pod},
-    pod_ips::PodIpResource,
-};
 use podplane_map::SpaceParts;
-use podplane_summary::Cluster;
-use podplane_test_cluster::recording::{
-    EntryEvent, ObjectChange,
-    replay::{self, Recording},
-};
-use serde_json::Value;
+use podplane_test_cluster::recording::replay;
 
 use super::StatedRanges;
-use crate::report::UsageError;
+use crate::{commands::replay::timeline::Timeline, report::UsageError};
 
 /// Reads the objects of a recording as they were at a time, in seconds since its beginning; by
 /// default at its end.
@@ -33,52 +23,19 @@ pub(super) fn at(
     for damage in &recording.damage {
         anstream::eprintln!("warning: {}: {damage}", path.display());
     }
-    let end = recording.steps.last().map_or(0.0, |step| step.ended);
+    let timeline = Timeline::new(path.display().to_string(), recording);
+    let end = timeline.duration();
     if let Some(at) = at.filter(|at| *at > end) {
         return Err(UsageError(format!(
             "invalid --at `{at}`: the recording ends after {end:.3} s"
         ))
         .into());
     }
-    let mut parts = cluster(&recording, at.unwrap_or(end), ranges).space_parts();
+    let mut cluster = timeline.cluster(at.unwrap_or(end));
+    cluster.set_cluster_cidrs(&ranges.pods);
+    let mut parts = cluster.space_parts();
     ranges.add_to(&mut parts)?;
     Ok(parts)
-}
-
-fn cluster(recording: &Recording, at: f64, ranges: &StatedRanges) -> Cluster {
-    let mut cluster = Cluster::new(PodIpResource::default());
-    cluster.set_cluster_cidrs(&ranges.pods);
-    let entries = recording.steps.iter().flat_map(|step| &step.entries);
-    for entry in entries.take_while(|entry| entry.at <= at) {
-        if let EntryEvent::Object { change, object } = &entry.what {
-            apply(&mut cluster, *change, object);
-        }
-    }
-    cluster
-}
-
-/// Applies a change of a node or pod. Other kinds have no addresses.
-fn apply(cluster: &mut Cluster, change: ObjectChange, object: &Value) {
-    let is_deleted = change == ObjectChange::Deleted;
-    match object["kind"].as_str() {
-        Some("Node") => {
-            if let Ok((node, _)) = Node::from_json_noting(object.clone()) {
-                match is_deleted {
-                    true => cluster.delete_node(node.name()),
-                    false => cluster.apply_node(&node),
-                }
-            }
-        }
-        Some("Pod") => {
-            if let Ok((pod, _)) = Pod::from_json_noting(object.clone()) {
-                match is_deleted {
-                    true => cluster.delete_pod(pod.namespace(), pod.name()),
-                    false => cluster.apply_pod(&pod),
-                }
-            }
-        }
-        _ => {}
-    }
 }
 
 #[cfg(test)]
@@ -86,7 +43,7 @@ mod tests {
     use std::fs;
 
     use podplane_map::{AddressSpace, AddressState, NetworkRole};
-    use serde_json::json;
+    use serde_json::{Value, json};
 
     use super::*;
 
