@@ -82,7 +82,7 @@ enum SourceKind {
     Dump(Vec<PathBuf>),
     AnyCluster(AnyClusterFlags),
     Recording { path: PathBuf, at: Option<f64> },
-    Server(GlobalOptions),
+    Server(Box<GlobalOptions>),
 }
 
 /// The ranges that flags state.
@@ -121,7 +121,7 @@ impl MapSource {
             },
             None if !args.from.is_empty() => SourceKind::Dump(args.from.clone()),
             None if args.cluster.is_given() => SourceKind::AnyCluster(args.cluster.clone()),
-            None => SourceKind::Server(global.clone()),
+            None => SourceKind::Server(Box::new(global.clone())),
         };
         let ranges = StatedRanges {
             pods: args.cluster_cidr.clone(),
