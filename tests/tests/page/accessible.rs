@@ -87,6 +87,10 @@ async fn axe_finds_nothing_serious_in_any_view() -> Result<()> {
 
 /// Checks the present view, and that it is no wider than the screen.
 async fn is_accessible(tab: &Tab, view: &str) -> Result<()> {
+    // The page follows the screen a moment later.
+    let follows = "document.documentElement.dataset.theme ===
+        (matchMedia('(prefers-color-scheme: dark)').matches ? 'dark' : 'light')";
+    tab.until(follows).await;
     // Of violations, as of those that axe cannot decide, only the former are certain.
     let run = "axe.run(document, {resultTypes: ['violations']}).then(({violations}) => violations
         .filter(({impact}) => impact === 'serious' || impact === 'critical')
