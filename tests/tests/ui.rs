@@ -9,7 +9,7 @@ use std::{
 use anyhow::{Context as _, Result};
 use http::{Method, header};
 use podplane_http_client::{HttpAnswer, HttpClient};
-use podplane_tests::{Cluster, Network, builder, eventually, podplane};
+use podplane_tests::{Cluster, Network, builder, eventually, programs::podplane};
 use serde_json::{Value, json};
 
 const CLUSTER: &str = "/summary/v1alpha1/cluster";

@@ -1,7 +1,6 @@
 //! The facts of a dump, for pictures of it.
 
 use ipnet::IpNet;
-use podplane_ipam::invariants::World;
 
 use crate::{
     dump::{Dump, DumpedNode},

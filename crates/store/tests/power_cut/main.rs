@@ -15,7 +15,7 @@ mod support;
 
 use std::{
     env,
-    io::{self, Read as _, Write as _},
+    io::{self, Read as _},
     path::Path,
     process::{Command, Stdio},
     thread,
