@@ -149,7 +149,7 @@ impl Kubectl<'_> {
 
 /// Runs `test` with the stub and a kubectl for it.
 async fn with_kubectl(test: impl AsyncFnOnce(&Stub, Kubectl<'_>)) {
-    let Some(program): Option<PathBuf> = peer::kubectl() else {
+    let Some(program): Option<PathBuf> = podplane_test_requirements::kubectl() else {
         return;
     };
     let stub = Stub::default();

@@ -310,7 +310,7 @@ fn is_allowed(expression: &str, allowed: &BTreeSet<&str>) -> bool {
 
 /// The processes and what they are made of, which reach the outside world through `podplane-host`
 /// alone (ADR 0037).
-const BEHIND_THE_SEAM: [&str; 18] = [
+const BEHIND_THE_SEAM: [&str; 19] = [
     "apiserver",
     "cloud",
     "cni",
@@ -324,6 +324,7 @@ const BEHIND_THE_SEAM: [&str; 18] = [
     "crates/service-runtime",
     "crates/store",
     "crates/tokens",
+    "crates/tui",
     "ipam-controller",
     "kubelet-sim",
     "node-agent",

@@ -14,13 +14,14 @@ use podplane_api::{
     patch::{self, PatchError},
     schema::Type,
 };
+use podplane_test_requirements::kubectl;
 use serde_json::{Value, json};
 
 mod cases;
 mod peer;
 mod random;
 use cases::PatchCase;
-use peer::{SINCE_1_34, kubectl};
+use peer::SINCE_1_34;
 use random::RandomDocuments;
 
 const KINDS: &[(&str, &str, &str, &str)] = &[

@@ -7,8 +7,9 @@
 #![warn(missing_docs)]
 
 use std::{
-    env,
+    env, fs,
     io::{self, Write as _},
+    path::PathBuf,
 };
 
 /// Returns true if the test can run, and false, with a visible line, if `PODPLANE_SKIP` has `name`.
@@ -41,4 +42,28 @@ pub fn require(name: &str, present: bool, install: &str) -> bool {
 pub fn root() -> bool {
     let is_root = rustix::process::geteuid().is_root();
     require("root", is_root, "run it as root")
+}
+
+/// The path of kubectl: `PODPLANE_KUBECTL`, else the newest up to 1.33 beside the one on the path,
+/// if that is a dispatcher. `None` if the test must be skipped.
+///
+/// # Panics
+///
+/// See [`require`].
+#[must_use]
+pub fn kubectl() -> Option<PathBuf> {
+    let found = env::var_os("PODPLANE_KUBECTL")
+        .map(PathBuf::from)
+        .or_else(|| {
+            let path = env::var_os("PATH")?;
+            let found = env::split_paths(&path)
+                .map(|directory| directory.join("kubectl"))
+                .find(|file| file.is_file())?;
+            let beside = fs::canonicalize(&found)
+                .ok()?
+                .with_file_name("kubectl.1.33");
+            Some(if beside.is_file() { beside } else { found })
+        });
+    let install = "put version 1.29 or newer into a directory of PATH, or set PODPLANE_KUBECTL";
+    require("kubectl", found.is_some(), install).then_some(found)?
 }
