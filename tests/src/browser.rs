@@ -153,7 +153,7 @@ impl Browser {
         let browser = Self {
             connection,
             _receiver: receiver,
-            process: process,
+            process,
             _profile: profile,
         };
         let version = browser.call("Browser.getVersion", json!({}));

@@ -6,7 +6,7 @@ use crossterm::event::{Event as TerminalEvent, EventStream};
 use futures::{StreamExt as _, future::OptionFuture};
 use podplane_api::pod_ips::PodIpResource;
 use podplane_client::Client;
-use podplane_host::clock;
+use podplane_host::{clock, task};
 use rustix::process::Signal;
 use tokio::{
     signal::unix::{SignalKind, signal},
@@ -178,11 +178,11 @@ impl<D: Details> Program<D> {
         for effect in effects {
             match effect {
                 Effect::Follow(source) => {
-                    self.tasks.spawn(self.sources.clone().follow(source));
+                    task::spawn(&mut self.tasks, self.sources.clone().follow(source));
                 }
                 Effect::Load(detail) => {
                     let (details, sender) = (self.details.clone(), self.sender.clone());
-                    self.tasks.spawn(async move {
+                    task::spawn(&mut self.tasks, async move {
                         let text = details.load(detail.clone()).await;
                         // Nobody listens any more when the program ends.
                         let _ = sender.send(Message::Loaded(detail, text));
@@ -190,7 +190,8 @@ impl<D: Details> Program<D> {
                 }
                 Effect::MeasureSpace => {
                     let sources = self.sources.clone();
-                    self.tasks.spawn_blocking(move || sources.measure_space());
+                    // Its result comes as a message.
+                    drop(task::spawn_blocking(move || sources.measure_space()));
                 }
                 Effect::Suspend => self.screen.suspend()?,
                 Effect::Quit => return Ok(Some(Ended::ByUser)),

@@ -1,6 +1,8 @@
 //! Whole screens, compared with files. `PODPLANE_UPDATE_GOLDEN=1` writes them.
 
-use std::{fs, path::Path};
+use std::path::Path;
+
+use podplane_host::fs;
 
 use super::*;
 
