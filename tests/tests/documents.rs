@@ -26,10 +26,6 @@ const ELSEWHERE: [(&str, &str); 4] = [
 const LEFT_OUT: &[(&str, &str)] = &[
     ("cargo ", "builds, tests or measures"),
     (
-        "docker compose -f deploy/compose.yaml",
-        "tests/tests/compose",
-    ),
-    (
         "docker run -d --network host jaeger",
         "needs a registry; tests/tests/traces.rs has a collector",
     ),
@@ -97,7 +93,7 @@ const GIVEN: &[(&str, &[&str])] = &[
     ("docs/map.md", &[UP]),
     ("docs/node-blocks.md", &[UP]),
     ("docs/scheduler.md", &[UP]),
-    ("docs/tour.md", &[UP, KUBECONFIG]),
+    ("docs/tour.md", &[UP]),
 ];
 
 /// Lines that end with another code than 0, as their pages say.
