@@ -2,7 +2,7 @@
 //! it: random writes by several managers. After each, the object, its owners and the conflicts must
 //! be the same.
 
-#![expect(clippy::unwrap_used, clippy::print_stderr, reason = "a test")]
+#![expect(clippy::unwrap_used, reason = "a test")]
 
 use std::{
     collections::BTreeMap,
