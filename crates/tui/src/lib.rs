@@ -1,7 +1,7 @@
 //! `podplane top`: a cluster on the terminal, live.
 //!
 //! The core is pure: [`App`] takes a [`Message`] and tells what is to be done outside
-//! ([`Effect`]); [`draw()`] makes a picture of it. [`run`] connects it with a cluster and a
+//! ([`Effect`]); [`draw()`] makes a picture of it. [`run()`] connects it with a cluster and a
 //! terminal, which is restored however the program ends.
 //!
 //! It decides nothing about a cluster, and writes nothing to it. The texts of `describe`, `trace`

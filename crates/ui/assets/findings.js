@@ -1,4 +1,4 @@
-// The findings of the audit, each with its place on the map.
+// The findings, each with its place on the map.
 
 /** @import { Finding } from '../types/contract.js' */
 /** @import { Context, View } from './views.js' */
@@ -46,7 +46,7 @@ export function findings({ feed, end }) {
         },
       ],
       key: (finding) => JSON.stringify(finding),
-      empty: 'The audit finds nothing wrong.',
+      empty: 'Nothing is wrong on the map. podplane audit has more checks.',
       filter: {
         label: 'Filter findings',
         text: (finding) => Object.values(finding).flat().join(' '),

@@ -113,9 +113,9 @@ class Figures {
     this.#pods.show(pods.total, `${number(pods.running)} running`);
     this.#waiting.show(pods.waiting, 'for a node or an address');
     this.#nodes.show(nodes.size, `${number(ready)} ready`);
-    this.#used.show(used, `of ${number(capacity)} of the blocks`);
+    this.#used.show(used, `of ${number(capacity)} in blocks`);
     this.#unassigned.show(first?.counts.unassigned ?? 0, first?.cidr ?? 'no network');
-    this.#findings.show(findingsTotal, 'of the audit');
+    this.#findings.show(findingsTotal, 'on the map');
   }
 }
 
