@@ -147,7 +147,7 @@ fn says_how_large_the_terminal_must_be() {
     top.send(Message::Space(space()));
     assert!(
         top.screen()
-            .contains("the map needs at least 80 columns and 24 rows")
+            .contains("the map needs at least 80 columns and 23 rows")
     );
     top.resize(80, 24);
     assert!(top.screen().starts_with("cluster CIDR"));
