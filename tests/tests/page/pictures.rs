@@ -45,13 +45,6 @@ async fn pictures_of_every_view() -> Result<()> {
     site.podplane("run batch --replicas 75").await?;
     let tab = site.logged_in("#/").await?;
     tab.until_text("main", "Insufficient pod IPs").await;
-    tab.open(&site.view("#/pods")?).await?;
-    let first = "document.querySelector('td a')?.hash ?? ''";
-    tab.until(&format!("({first}).startsWith('#/pod/')")).await;
-    let web =
-        "[...document.querySelectorAll('td a')].find(({hash}) => hash.includes('/web'))?.hash";
-    let pod = tab.evaluate(web).await?;
-    let pod = pod.as_str().unwrap_or_default();
     for (name, view, sign, screen) in [
         ("overview", "#/", ".legend", WIDE),
         ("overview-dark", "#/", ".legend", DARK),
@@ -60,7 +53,7 @@ async fn pictures_of_every_view() -> Result<()> {
         ("nodes", "#/nodes", "td a", WIDE),
         ("node", "#/node/node-0", "td a", WIDE),
         ("pods", "#/pods", "td a", WIDE),
-        ("pod", pod, ".waterfall li", WIDE),
+        ("pod", "#/pod/default/web-0", ".waterfall li", WIDE),
         ("waiting", "#/waiting", ".columns a", WIDE),
         ("findings", "#/findings", "td", WIDE),
     ] {
