@@ -74,6 +74,25 @@ fn duplicates(pages: &Pages) -> Result<String> {
 }
 
 #[test]
+fn page_and_repair_are_written_although_nobody_reads_the_output() -> Result<()> {
+    let pages = Pages::new()?;
+    let (dump, page, repair) = (
+        duplicates(&pages)?,
+        pages.file("page"),
+        pages.file("repair"),
+    );
+    let mut command = podplane(["audit", &dump, "--cluster-cidr", "10.244.0.0/16"]);
+    command.args(["--service-cidr", "10.96.0.0/16"]);
+    command.args(["--html", &page, "--repair", &repair]);
+    let (reader, output) = std::io::pipe()?;
+    drop(reader);
+    command.stdout(output).status()?;
+    assert!(Path::new(&page).exists());
+    assert!(Path::new(&repair).join("RUNBOOK.md").exists());
+    Ok(())
+}
+
+#[test]
 fn audit_writes_findings_map_and_repair() -> Result<()> {
     let pages = Pages::new()?;
     let dump = duplicates(&pages)?;

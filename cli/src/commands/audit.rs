@@ -221,12 +221,14 @@ pub(crate) fn run(args: AuditArgs, global: &GlobalOptions) -> anyhow::Result<Exi
         };
         output::page::write(file, &page.report().html())?;
     }
+    // Before the output, whose reader may go. Without a repair there are the findings.
+    let repaired = args.repair.as_deref().map(|dir| {
+        let repair = repair().map_err(|error| UsageError(error.to_string()))?;
+        repair::write(dir, &repair.files(&repair::command(&args)))
+    });
     print(&args, &report)?;
     publish(args.metrics_file.as_deref(), push_url.as_ref(), &report)?;
-    if let Some(dir) = &args.repair {
-        let repair = repair().map_err(|error| UsageError(error.to_string()))?;
-        repair::write(dir, &repair.files(&repair::command(&args)))?;
-    }
+    repaired.transpose()?;
     Ok(if report.is_at_least(args.fail_on) {
         ExitCode::FAILURE
     } else if report.is_complete() {
