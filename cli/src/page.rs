@@ -33,7 +33,7 @@ use crate::output;
 /// The pause after a connection that could not be accepted.
 const ACCEPT_AGAIN: Duration = Duration::from_millis(100);
 
-/// How the page is opened.
+/// The way in which the page is opened.
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct PageArgs {
     /// Listen on this port of 127.0.0.1 [default: any free one]

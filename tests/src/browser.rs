@@ -28,7 +28,7 @@ pub use tab::{Screen, Tab};
 /// Chromium reads commands from descriptor 3 and writes to 4; a shell gives it the pipes as these.
 const START: &str = "exec \"$@\" 3<&0 4>&1 </dev/null >/dev/null 2>&1";
 
-/// What has been told by Chromium and not been asked for yet.
+/// Messages of Chromium that nobody has asked for yet.
 #[derive(Debug, Default)]
 struct Inbox {
     /// The callers that wait, by the number of their command.

@@ -47,7 +47,7 @@ fn texts(page: &Page, element: &str) -> Vec<String> {
     page.all(element).map(|each| each.text()).collect()
 }
 
-/// What kubectl prints of a cluster after story B's change of the mask: two nodes have one block,
+/// The output of kubectl for a cluster after story B's change of the mask: two nodes have one block,
 /// and two of their pods one address.
 fn duplicates(pages: &Pages) -> Result<String> {
     let node = |name: &str, block: &str| {

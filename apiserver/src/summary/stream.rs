@@ -27,7 +27,7 @@ const BOOKMARK_EVERY: Duration = Duration::from_secs(15);
 /// The duration of a stream. Its client opens the next, which is authorized anew.
 const LASTS: Duration = Duration::from_secs(30 * 60);
 
-/// What a stream shows, and has shown so far.
+/// The document of a stream, and the part that it has shown so far.
 pub(super) trait Shown: Send + Sized + 'static {
     /// The line about a snapshot; `None` if it looks as the one before.
     fn line(&mut self, snapshot: &Snapshot) -> Result<Option<Vec<u8>>, ApiError>;

@@ -21,7 +21,7 @@ use crate::{
 /// Open the page of a cluster in a browser
 ///
 /// Prints an address of this machine that can be used once, and opens it where there is a desktop.
-/// Whoever opens it has the rights of the user of this command, until the command is interrupted.
+/// Anyone who opens it has the rights of this command's user, until the command is interrupted.
 /// On the machine of the nodes, the page also shows sandboxes, allocation files, links and routes.
 #[derive(Debug, clap::Args)]
 #[command(
@@ -36,7 +36,7 @@ pub(crate) struct UiArgs {
 }
 
 /// The parts of the listener that answer for data.
-struct Parts {
+struct UiParts {
     upstream: Upstream,
     /// `None` if the cluster is not on this machine.
     local: Option<LocalCluster>,
@@ -75,7 +75,7 @@ pub(crate) fn run(args: UiArgs, global: &GlobalOptions) -> anyhow::Result<ExitCo
             user,
             server,
         };
-        let parts = Arc::new(Parts {
+        let parts = Arc::new(UiParts {
             upstream,
             local,
             cluster,

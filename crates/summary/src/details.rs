@@ -22,7 +22,7 @@ pub struct NodeDetails<'a> {
     pub node: &'a NodeRow,
     /// The addresses of its blocks that have a state of their own, ascending; at most 5,000.
     pub addresses: Vec<AddressRow<'a>>,
-    /// What its machine knows; nothing elsewhere.
+    /// The facts of its machine; none elsewhere.
     #[serde(flatten)]
     pub local: NodeLocal,
 }
@@ -49,7 +49,7 @@ impl<'a> NodeDetails<'a> {
     }
 }
 
-/// What only the machine of a node knows; `None` where that is not asked.
+/// The facts that only the machine of a node knows; `None` where that is not asked.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct NodeLocal {

@@ -28,7 +28,7 @@ pub enum StreamDocument<'a> {
     Bookmark,
 }
 
-/// What a page shows of a cluster at a revision.
+/// The summary of a cluster at a revision, as a page shows it.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ClusterSummary {
@@ -43,7 +43,7 @@ pub struct ClusterSummary {
     pub pods: PodCounts,
     /// The waiting pods by reason, the largest group first.
     pub waiting: Vec<WaitingGroup>,
-    /// What is wrong, the worst first; at most [`MOST_FINDINGS`](crate::MOST_FINDINGS).
+    /// The findings, the worst first; at most [`MOST_FINDINGS`](crate::MOST_FINDINGS).
     pub findings: Vec<Finding>,
     /// The number of all findings.
     pub findings_total: usize,

@@ -1,4 +1,4 @@
-//! What is wrong with the addresses of a cluster, by its map.
+//! The findings about the addresses of a cluster, by its map.
 
 use std::sync::Arc;
 
@@ -29,7 +29,7 @@ pub enum FindingRule {
     MissingBlock,
 }
 
-/// How bad a finding is.
+/// The severity of a finding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub enum FindingSeverity {
@@ -56,7 +56,7 @@ impl FindingRule {
 pub struct Finding {
     /// The rule.
     pub rule: FindingRule,
-    /// How bad it is.
+    /// The severity.
     pub severity: FindingSeverity,
     /// A sentence.
     pub message: String,

@@ -37,7 +37,7 @@ pub struct WaitingGroup {
     pub pods: Vec<WaitingPod>,
 }
 
-/// Why a pod waits.
+/// The reason for which a pod waits.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct WaitingFacts {
     pub(crate) reason: Arc<str>,

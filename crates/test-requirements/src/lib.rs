@@ -1,4 +1,4 @@
-//! What a test needs on its machine: root, or a program that podplane's authors did not write.
+//! The needs of a test on its machine: root, or a program that podplane's authors did not write.
 //!
 //! A test without it fails and says what to install. `PODPLANE_SKIP`, a list of names with commas,
 //! skips tests by the name of what they need, with a visible line.

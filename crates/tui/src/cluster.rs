@@ -55,7 +55,7 @@ pub(crate) enum Health {
     Loading,
     /// Everything is known.
     Live,
-    /// What is known is from before `since`.
+    /// The known facts are from before `since`.
     Lost { since: Timestamp, error: String },
     /// The server refuses it to this user.
     Denied { error: String },

@@ -1,5 +1,5 @@
-//! The facts that the views need of each object. The objects themselves are not kept: 150,000 pods fit in
-//! memory this way.
+//! The facts that the views need of each object. The objects themselves are not kept: 150,000 pods
+//! fit in memory this way.
 
 use std::net::IpAddr;
 
@@ -86,15 +86,15 @@ pub struct PodFact {
 /// The steps of a pod to Running, with their times as far as conditions have them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Way {
-    pub(crate) scheduled: Step,
-    pub(crate) sandbox: Step,
-    pub(crate) address: Step,
-    pub(crate) running: Step,
+    pub(crate) scheduled: PodStep,
+    pub(crate) sandbox: PodStep,
+    pub(crate) address: PodStep,
+    pub(crate) running: PodStep,
 }
 
 /// A step of a pod's way.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) enum Step {
+pub(crate) enum PodStep {
     /// It is not known to be done.
     #[default]
     Open,
@@ -105,7 +105,7 @@ pub(crate) enum Step {
     },
 }
 
-impl Step {
+impl PodStep {
     pub(crate) fn is_done(self) -> bool {
         self != Self::Open
     }
@@ -158,13 +158,13 @@ impl PodFact {
 impl Way {
     fn of(pod: &Pod, is_bound: bool, has_address: bool) -> Self {
         let by_condition = |kind: &str| match condition(pod, kind) {
-            Some(found) if found.status == "True" => Step::Done {
+            Some(found) if found.status == "True" => PodStep::Done {
                 at: found.last_transition_time.as_ref().map(|Time(time)| *time),
             },
-            _ => Step::Open,
+            _ => PodStep::Open,
         };
-        let or = |step: Step, is_done: bool| match step {
-            Step::Open => Step::known(is_done),
+        let or = |step: PodStep, is_done: bool| match step {
+            PodStep::Open => PodStep::known(is_done),
             done => done,
         };
         let phase = pod
@@ -175,7 +175,7 @@ impl Way {
             scheduled: or(by_condition("PodScheduled"), is_bound),
             // An address comes with a sandbox.
             sandbox: or(by_condition(POD_READY_TO_START_CONTAINERS), has_address),
-            address: Step::known(has_address),
+            address: PodStep::known(has_address),
             running: or(
                 by_condition("Ready"),
                 matches!(phase, Some("Running" | "Succeeded")),
@@ -299,8 +299,8 @@ mod tests {
             running,
         } = running.way;
         let at = "2026-01-01T00:00:05Z".parse().unwrap();
-        assert_eq!(scheduled, Step::Done { at: Some(at) });
-        let unknown = Step::Done { at: None };
+        assert_eq!(scheduled, PodStep::Done { at: Some(at) });
+        let unknown = PodStep::Done { at: None };
         assert_eq!([sandbox, address, running], [unknown; 3]);
     }
 }

@@ -47,7 +47,7 @@ impl MapScreen {
             .or_else(|| space.networks().first().map(Place::whole))
     }
 
-    /// What is shown, in this size.
+    /// The scene on the screen, in this size.
     pub(crate) fn scene<'a>(&self, space: &'a AddressSpace, size: TextSize) -> Option<Scene<'a>> {
         let Place {
             network, prefix, ..
@@ -140,7 +140,7 @@ impl MapScreen {
         of_pod.or_else(|| node_at(space, &cell).map(Subject::Node))
     }
 
-    /// What Enter opens: the description of the pod that has the only address of the cell.
+    /// The page that Enter opens: the description of the pod that has the only address of the cell.
     pub(crate) fn target(&self, space: &AddressSpace, size: TextSize) -> Option<Target> {
         let scene = self.scene(space, size)?;
         let pod = pod_at(space, &self.cell(&scene)?)?;

@@ -31,9 +31,9 @@ impl DetailKind {
 /// The subject of a page, and the command.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Detail {
-    /// What it tells.
+    /// The kind of its text.
     pub kind: DetailKind,
-    /// Of what.
+    /// The object that it is about.
     pub subject: Subject,
 }
 
@@ -47,7 +47,7 @@ impl std::fmt::Display for Detail {
 #[derive(Debug)]
 pub(crate) struct Page {
     title: String,
-    /// What it is about; `None` for the help.
+    /// Its subject; `None` for the help.
     detail: Option<Detail>,
     /// `None` while it is loading.
     lines: Option<Vec<String>>,

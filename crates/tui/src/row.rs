@@ -129,16 +129,16 @@ pub(crate) trait Row: Sized + 'static {
     /// The rows of a scope, in any order.
     fn all(cluster: &Cluster, scope: &Scope) -> Vec<Self>;
 
-    /// What tells the row from others of the view.
+    /// The key that tells the row from others of the view.
     fn key(&self) -> (&str, &str);
 
     /// The texts that a filter looks at.
     fn texts(&self) -> Vec<&str>;
 
-    /// What `describe` is about.
+    /// The subject of `describe`.
     fn subject(&self) -> Option<Subject>;
 
-    /// What Enter opens.
+    /// The view or page that Enter opens.
     fn target(&self) -> Option<Target>;
 }
 

@@ -133,5 +133,5 @@ pub(crate) fn assert_content(tab: &Tab, expected: &[&str]) -> Result<()> {
     Ok(())
 }
 
-/// What a page is refused before it has a token.
+/// The requests that a page is refused before it has a token.
 pub(crate) const LOGIN: &str = "/ui/session";

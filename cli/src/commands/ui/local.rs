@@ -1,4 +1,4 @@
-//! What the machine of the nodes knows beyond the API.
+//! The facts that the machine of the nodes knows beyond the API.
 
 use std::{
     collections::BTreeMap,
@@ -20,7 +20,7 @@ use podplane_netlink::{Link, Netlink, Route};
 use podplane_summary::{LeaseFileRow, LinkRow, NodeLocal, RouteRow, SandboxRow};
 use serde_json::Value;
 
-use super::{Parts, proxy};
+use super::{UiParts, proxy};
 use crate::{
     page::{document, refusal},
     pods,
@@ -48,7 +48,7 @@ impl LocalCluster {
         })
     }
 
-    /// What is known of a node; nothing of one that is elsewhere.
+    /// The known facts of a node; none of one that is elsewhere.
     fn node(&self, name: &NodeName) -> NodeLocal {
         let name = name.as_str();
         let records = pods::sandboxes(&self.dir, name).ok().flatten();
@@ -184,7 +184,7 @@ fn network(netns: &Path, peers: &[(String, PathBuf)]) -> Option<NetworkRows> {
 
 /// The node as the API server knows it, with what this machine knows.
 pub(super) async fn node(
-    State(parts): State<Arc<Parts>>,
+    State(parts): State<Arc<UiParts>>,
     UrlPath(name): UrlPath<String>,
     request: Request,
 ) -> Response {

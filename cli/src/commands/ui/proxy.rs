@@ -14,7 +14,7 @@ use podplane_client::Channel;
 use serde_json::Value;
 use tower::{Service as _, ServiceExt as _};
 
-use super::Parts;
+use super::UiParts;
 use crate::page::refusal;
 
 /// The longest document that is read whole: of a node, and of the session.
@@ -134,7 +134,7 @@ pub(super) async fn document(answer: Response) -> anyhow::Result<Value> {
 }
 
 /// Passes a request on.
-pub(super) async fn pass(State(parts): State<Arc<Parts>>, request: Request) -> Response {
+pub(super) async fn pass(State(parts): State<Arc<UiParts>>, request: Request) -> Response {
     let sent = parts.upstream.send(request).await;
     sent.unwrap_or_else(|error| unreachable(&error))
 }

@@ -12,7 +12,7 @@ use podplane_ipam::IpPolicy;
 use podplane_proto::scheduler::{ExplainPodRequest, ExplainPodResponse, NodeScore, PodState};
 use serde::Serialize;
 
-use super::Parts;
+use super::UiParts;
 use crate::{
     commands::explain::live,
     explanation,
@@ -95,7 +95,7 @@ impl NodeDocument {
 
 /// Explains a pod: by its scheduler where that runs, else by the rules of podplane's scheduler.
 pub(super) async fn explanation(
-    State(parts): State<Arc<Parts>>,
+    State(parts): State<Arc<UiParts>>,
     Path((namespace, name)): Path<(String, String)>,
 ) -> Response {
     let key = ObjectKey::new(namespace.as_str(), name.as_str());
@@ -119,7 +119,7 @@ pub(super) async fn explanation(
     }
 }
 
-impl Parts {
+impl UiParts {
     async fn explain(&self, key: &ObjectKey) -> anyhow::Result<Option<ExplainPodResponse>> {
         if self.local.is_some() {
             let request = ExplainPodRequest {

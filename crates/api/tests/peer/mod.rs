@@ -1,4 +1,4 @@
-//! What the kubectl that tests compare with does not know.
+//! The fields that are unknown to the kubectl that tests compare with.
 
 /// The fields, by struct, that came after Kubernetes 1.33: this kubectl refuses or drops them.
 pub(crate) const SINCE_1_34: &[(&str, &str)] = &[

@@ -269,7 +269,7 @@ fn waiting_pods_are_grouped_by_reason_the_oldest_first() {
 
 /// An operation on a cluster of few names and addresses.
 #[derive(Clone, Debug)]
-enum Step {
+enum ClusterChange {
     Pod(u8, u8, u8),
     PodGone(u8),
     Node(u8, u8),
@@ -277,13 +277,13 @@ enum Step {
     Look,
 }
 
-fn step() -> impl Strategy<Value = Step> {
+fn step() -> impl Strategy<Value = ClusterChange> {
     prop_oneof![
-        4 => (0..6u8, 0..4u8, 0..20u8).prop_map(|(pod, node, ip)| Step::Pod(pod, node, ip)),
-        2 => (0..6u8).prop_map(Step::PodGone),
-        1 => (0..4u8, 0..5u8).prop_map(|(node, block)| Step::Node(node, block)),
-        1 => (0..4u8).prop_map(Step::NodeGone),
-        3 => Just(Step::Look),
+        4 => (0..6u8, 0..4u8, 0..20u8).prop_map(|(pod, node, ip)| ClusterChange::Pod(pod, node, ip)),
+        2 => (0..6u8).prop_map(ClusterChange::PodGone),
+        1 => (0..4u8, 0..5u8).prop_map(|(node, block)| ClusterChange::Node(node, block)),
+        1 => (0..4u8).prop_map(ClusterChange::NodeGone),
+        3 => Just(ClusterChange::Look),
     ]
 }
 
@@ -324,26 +324,26 @@ proptest! {
         let mut shown: Option<(MapScene, serde_json::Value)> = None;
         for step in steps {
             match step {
-                Step::Pod(name, on, ip) => {
+                ClusterChange::Pod(name, on, ip) => {
                     let ip = format!("10.244.{}.{}", ip % 5, ip);
                     let pod = pod(&format!("p{name}"), &format!("n{on}"), &ip);
                     cluster.apply_pod(&pod);
                     pods.insert(name, pod);
                 }
-                Step::PodGone(name) => {
+                ClusterChange::PodGone(name) => {
                     cluster.delete_pod("default", &format!("p{name}"));
                     pods.remove(&name);
                 }
-                Step::Node(name, block) => {
+                ClusterChange::Node(name, block) => {
                     let node = node(&format!("n{name}"), &format!("10.244.{block}.0/24"));
                     cluster.apply_node(&node);
                     nodes.insert(name, node);
                 }
-                Step::NodeGone(name) => {
+                ClusterChange::NodeGone(name) => {
                     cluster.delete_node(&format!("n{name}"));
                     nodes.remove(&name);
                 }
-                Step::Look => {
+                ClusterChange::Look => {
                     let (space, seen) = summary(&mut cluster);
                     let mut fresh = Cluster::default();
                     fresh.set_cluster_cidrs(&["10.244.0.0/16".parse().unwrap()]);

@@ -1,4 +1,4 @@
-//! What keys do.
+//! The effects of keys.
 
 use crossterm::event::{KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
 

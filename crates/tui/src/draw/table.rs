@@ -76,7 +76,7 @@ fn empty(app: &App, list: &dyn Table) -> (String, Tone) {
     }
 }
 
-/// What is missing in a table that has rows, for want of a right.
+/// The rows that are missing in a table for want of a right.
 pub(super) fn note(app: &App, list: &dyn Table) -> Option<String> {
     let missing = list
         .sources()

@@ -10,7 +10,7 @@ use podplane_api::{
 use super::{ago, by_age};
 use crate::{
     cluster::{Cluster, Source},
-    facts::{PodFact, Step, Way},
+    facts::{PodFact, PodStep, Way},
     row::{
         Cell, Column,
         ColumnWidth::{AtLeast, Fixed},
@@ -52,7 +52,7 @@ impl PodRow {
 }
 
 /// The steps with their letters.
-fn steps(way: &Way) -> [(char, &'static str, Step); 4] {
+fn steps(way: &Way) -> [(char, &'static str, PodStep); 4] {
     [
         ('S', "scheduled", way.scheduled),
         ('B', "sandbox", way.sandbox),
@@ -72,7 +72,9 @@ fn letters(way: &Way) -> String {
 /// The steps that are done, with the time from the pod's creation: `scheduled 0s, sandbox 1s`.
 fn way(way: &Way, created: Option<Timestamp>) -> String {
     let done = steps(way).into_iter().filter_map(|(_, name, step)| {
-        let Step::Done { at } = step else { return None };
+        let PodStep::Done { at } = step else {
+            return None;
+        };
         Some(match (created, at) {
             (Some(created), Some(at)) => format!("{name} {}", age::between(created, at)),
             _ => name.to_owned(),
@@ -187,14 +189,14 @@ mod tests {
 
     #[test]
     fn the_way_has_the_time_of_each_step() {
-        let at = |text: &str| Step::Done {
+        let at = |text: &str| PodStep::Done {
             at: Some(text.parse().unwrap()),
         };
         let so_far = Way {
             scheduled: at("2026-01-01T00:00:01Z"),
             sandbox: at("2026-01-01T00:00:03Z"),
-            address: Step::Done { at: None },
-            running: Step::Open,
+            address: PodStep::Done { at: None },
+            running: PodStep::Open,
         };
         let created = "2026-01-01T00:00:00Z".parse().ok();
         assert_eq!(letters(&so_far), "SBA.");
