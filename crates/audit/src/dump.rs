@@ -622,13 +622,6 @@ impl Dump {
         self.world.nodes = nodes;
     }
 
-    /// The blocks of nodes, the pods with their addresses, and former blocks that may be in use.
-    /// Allocations and sandboxes are no part of a dump.
-    #[must_use]
-    pub const fn world(&self) -> &World {
-        &self.world
-    }
-
     /// The network that the cluster seems to have.
     #[must_use]
     pub fn network(&self) -> &NetworkKind {

@@ -1,6 +1,7 @@
 //! The facts of a dump, for pictures of it.
 
 use ipnet::IpNet;
+use podplane_ipam::invariants::World;
 
 use crate::{
     dump::{Dump, DumpedNode},
@@ -27,6 +28,13 @@ pub struct NamedRange<'a> {
 }
 
 impl Dump {
+    /// The blocks of nodes, the pods with their addresses, and former blocks that may be in use.
+    /// Allocations and sandboxes are no part of a dump.
+    #[must_use]
+    pub const fn world(&self) -> &World {
+        &self.world
+    }
+
     /// The nodes as read, by name.
     #[must_use]
     pub fn nodes(&self) -> &[DumpedNode] {
