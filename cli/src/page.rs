@@ -23,8 +23,8 @@ use axum::{
 };
 use http::{HeaderValue, StatusCode, header};
 use hyper_util::{rt::TokioIo, service::TowerToHyperService};
+use podplane_service_runtime::boundary::failure_status;
 use podplane_ui::Session;
-use serde_json::json;
 use tokio::{net::TcpListener, task::JoinSet};
 
 use self::{host::PageHost, login::Login};
@@ -126,15 +126,7 @@ fn open(url: &str) {
 
 /// A refusal as Kubernetes' `Status`.
 pub(crate) fn refusal(code: StatusCode, reason: &str, message: &str) -> Response {
-    let status = json!({
-        "kind": "Status",
-        "apiVersion": "v1",
-        "metadata": {},
-        "status": "Failure",
-        "message": message,
-        "reason": reason,
-        "code": code.as_u16(),
-    });
+    let status = failure_status(code, reason, message);
     let mut answer = document(status.to_string());
     *answer.status_mut() = code;
     answer

@@ -8,6 +8,7 @@ use podplane_proto::{
     error::{ApiError, ChosenStatus, FieldViolation, Reason},
     kubernetes,
 };
+use podplane_service_runtime::boundary::failure_status;
 use serde_json::{Value, json};
 use sha2::{Digest as _, Sha512};
 
@@ -242,15 +243,7 @@ pub(super) fn failure(
     message: &str,
     details: Option<Value>,
 ) -> Value {
-    let mut status = json!({
-        "kind": "Status",
-        "apiVersion": "v1",
-        "metadata": {},
-        "status": "Failure",
-        "message": message,
-        "reason": reason,
-        "code": code.as_u16(),
-    });
+    let mut status = failure_status(code, reason, message);
     if let Some(details) = details {
         status["details"] = details;
     }

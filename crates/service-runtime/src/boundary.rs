@@ -181,6 +181,21 @@ fn refused(refusal: &Refusal, is_grpc: bool) -> Response<Body> {
     failure(code, Code::PermissionDenied, &refusal.to_string(), is_grpc)
 }
 
+/// A failure as Kubernetes' metav1.Status, without details. `reason` is one of its words for
+/// programs, such as `Forbidden`.
+#[must_use]
+pub fn failure_status(code: StatusCode, reason: &str, message: &str) -> serde_json::Value {
+    serde_json::json!({
+        "kind": "Status",
+        "apiVersion": "v1",
+        "metadata": {},
+        "status": "Failure",
+        "message": message,
+        "reason": reason,
+        "code": code.as_u16(),
+    })
+}
+
 /// A failure as gRPC clients read it, or as Kubernetes' `Status`, whose message kubectl shows.
 pub(crate) fn failure(
     (code, reason): (StatusCode, &str),
@@ -191,16 +206,8 @@ pub(crate) fn failure(
     if is_grpc {
         return Status::new(grpc, message).into_http();
     }
-    let status = serde_json::json!({
-        "kind": "Status",
-        "apiVersion": "v1",
-        "metadata": {},
-        "status": "Failure",
-        "message": message,
-        "reason": reason,
-        "details": {},
-        "code": code.as_u16(),
-    });
+    let mut status = failure_status(code, reason, message);
+    status["details"] = serde_json::json!({});
     let mut response = Response::new(Body::new(Full::from(format!("{status}\n"))));
     *response.status_mut() = code;
     let json = header::HeaderValue::from_static("application/json");
