@@ -13,6 +13,7 @@ mod etcd;
 mod fixture;
 mod host_local;
 mod ipam;
+mod page;
 mod process;
 mod report;
 mod sandbox;
@@ -58,6 +59,9 @@ pub(crate) enum Benchmark {
     /// Measure the API server on etcd, beside transactions sent straight to etcd. Needs Debian's
     /// package etcd-server.
     Etcd(BenchOptions<etcd::EtcdRow>),
+    /// Measure the page with 5,000 nodes and 150,000 pods: the first picture, and how soon it shows
+    /// changes. Needs Debian's package chromium.
+    Page(BenchOptions<page::PageRow>),
     /// Measure the scheduler: its decisions without an API server, and with one on sled.
     ///
     /// Needs root, or a kernel that allows user namespaces for everybody.
@@ -101,6 +105,7 @@ pub(crate) fn run(what: &Benchmark) -> Result<()> {
         Benchmark::Cni(options) => cni::run(options),
         Benchmark::Etcd(options) => etcd::run(options),
         Benchmark::Ipam(options) => ipam::run(options),
+        Benchmark::Page(options) => page::run(options),
         Benchmark::Scheduler(options) => scheduler::run(options),
         Benchmark::TestCluster(options) => test_cluster::run(options),
     }

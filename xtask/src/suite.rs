@@ -19,14 +19,14 @@ use crate::{
 
 /// Runs all tests once.
 pub(crate) fn test(args: &[String]) -> Result<()> {
-    all(Parts::of("test"), args, None)
+    all(Parts::of("test"), args, &[])
 }
 
 /// Runs the same tests, with more rounds where a test has rounds, and checks the size of the
 /// published programs. `churn` is a separate target, for which nothing else is built.
 pub(crate) fn soak(args: &[String]) -> Result<()> {
     let mut parts = Parts::of("soak");
-    let rounds = Some(("PODPLANE_SOAK", "1"));
+    let rounds = &[("PODPLANE_SOAK", "1")];
     if args == ["churn"] {
         let churn = ["--test", "churn", "--", "--nocapture"].map(str::to_owned);
         return all(parts, &churn, rounds);
@@ -37,19 +37,31 @@ pub(crate) fn soak(args: &[String]) -> Result<()> {
 
 /// Writes the pictures of the documentation.
 pub(crate) fn pictures() -> Result<()> {
-    let page = [
+    page(Parts::of("pictures"), "pictures", &[])
+}
+
+/// Measures the page; `output` is the path of a file for the figures.
+pub(super) fn page_figures(output: &str, is_quick: bool) -> Result<()> {
+    let mut variables = vec![("PODPLANE_BENCH_OUTPUT", output)];
+    variables.extend(is_quick.then_some(("PODPLANE_BENCH_QUICK", "1")));
+    page(Parts::of("bench"), "measurements", &variables)
+}
+
+/// Runs an ignored test of the page.
+fn page(parts: Parts, test: &str, variables: &[(&str, &str)]) -> Result<()> {
+    let args = [
         "--package",
         CLUSTERS,
         "--test",
         "page",
         "--",
         "--ignored",
-        "pictures",
+        test,
     ];
-    all(Parts::of("pictures"), &page.map(str::to_owned), None)
+    all(parts, &args.map(str::to_owned), variables)
 }
 
-fn all(mut parts: Parts, args: &[String], variable: Option<(&str, &str)>) -> Result<()> {
+fn all(mut parts: Parts, args: &[String], variables: &[(&str, &str)]) -> Result<()> {
     parts.time("install peers", peers::install)?;
     build::programs(Profile::Release, &mut parts)?;
     parts.time("build tests", || {
@@ -57,8 +69,8 @@ fn all(mut parts: Parts, args: &[String], variable: Option<(&str, &str)>) -> Res
         run(&mut tests(&[&no_run, args].concat()))
     })?;
     let outcome = parts.time("run tests", || match args {
-        [] => side_by_side(variable),
-        _ => watched(tests(args).envs(variable), Printing::Lines),
+        [] => side_by_side(variables),
+        _ => watched(tests(args).envs(variables.iter().copied()), Printing::Lines),
     })?;
     parts.summary();
     conclude(&outcome)
@@ -71,7 +83,7 @@ const CLUSTERS: &str = "podplane-tests";
 const CLUSTERS_AT_ONCE: &str = "3";
 
 /// Runs all tests: those of whole clusters beside all others.
-fn side_by_side(variable: Option<(&str, &str)>) -> Result<TestOutcome> {
+fn side_by_side(variables: &[(&str, &str)]) -> Result<TestOutcome> {
     let Targets { clusters, others } = Targets::of(&metadata()?);
     let flags = |targets: &BTreeSet<String>| {
         let flags = targets.iter().flat_map(|name| ["--test", name]);
@@ -79,7 +91,8 @@ fn side_by_side(variable: Option<(&str, &str)>) -> Result<TestOutcome> {
     };
     let (clusters, mut others) = (flags(&clusters), flags(&others));
     others.extend(["--lib", "--bins", "--examples"].map(str::to_owned));
-    let run = |mut tests: Command, printing| watched(tests.envs(variable), printing);
+    let run =
+        |mut tests: Command, printing| watched(tests.envs(variables.iter().copied()), printing);
     let (clusters, others) = thread::scope(|scope| {
         // A few programs with hundreds of tests: their lines say how far it is.
         let mut clusters = tests(&clusters);

@@ -158,6 +158,8 @@ export class AddressMap {
     const size = Math.min(room / width, Math.max(high, (LEAST * height) / width) / height);
     this.#size = size >= 2 ? Math.floor(size) : size;
     this.#marks = scene.marks(this.#context.feed.cluster.value.findings);
+    // A single address needs nobody to point at it.
+    if (width * height === 1) this.#cursor = { x: 0, y: 0 };
     const cursor = this.#cursor ? scene.at(this.#cursor.x, this.#cursor.y) : null;
     draw(this.#canvas, scene, this.#size, { findings: this.#marks, cursor });
     const name = `Map of ${network.role} ${prefix}`;
@@ -238,7 +240,7 @@ function described({ view }) {
   const blocks = view.outlines
     .slice(0, 50)
     .map(({ cidr, node, state }) => `${cidr} ${node ?? state}`);
-  return `${view.prefix}: ${each.join(', ')}. Blocks: ${blocks.join('; ') || 'none'}.
+  return `${view.prefix}: ${each.join(', ')}. Blocks inside: ${blocks.join('; ') || 'none'}.
     Arrow keys move, Enter zooms in, Escape zooms out.`;
 }
 

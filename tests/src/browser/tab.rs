@@ -193,6 +193,27 @@ impl Tab {
         decoder.decode(data).map_err(|error| anyhow!(error))
     }
 
+    /// The bytes of the heap of its scripts, with what they have not collected yet.
+    ///
+    /// # Errors
+    ///
+    /// If Chromium refuses.
+    pub async fn heap_bytes(&self) -> Result<u64> {
+        let usage = self.call("Runtime.getHeapUsage", json!({})).await?;
+        let bytes = usage["usedSize"].as_u64();
+        bytes.with_context(|| format!("no usedSize in {usage}"))
+    }
+
+    /// Closes it.
+    ///
+    /// # Errors
+    ///
+    /// If Chromium refuses.
+    pub async fn close(self) -> Result<()> {
+        self.call("Page.close", json!({})).await?;
+        Ok(())
+    }
+
     /// Everything that the page has complained about since it was opened: uncaught exceptions, and
     /// lines of the console. Refused requests are among them: Chromium writes a line for each.
     pub fn complaints(&self) -> Vec<String> {

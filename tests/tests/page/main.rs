@@ -5,6 +5,7 @@ mod accessible;
 mod assets;
 mod hostile;
 mod keyboard;
+mod large;
 mod live;
 mod login;
 mod pictures;
