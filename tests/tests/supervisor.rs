@@ -121,6 +121,25 @@ async fn node_add_returns_once_the_node_exists() -> Result<()> {
     cluster.finish().await
 }
 
+/// Each has the first lists of what it works on: it misses nothing that happens after the restart.
+#[tokio::test(flavor = "multi_thread")]
+async fn restarted_services_are_ready() -> Result<()> {
+    let Some(cluster) = Cluster::up(builder(Network::Ledger).nodes(2)).await? else {
+        return Ok(());
+    };
+    let all = "restart apiserver ipam-controller controller-manager scheduler cri kubelet";
+    let restarted = cluster.podplane(all).ok();
+    assert!(restarted.lines().count() >= 6, "{restarted}");
+    for line in restarted.lines() {
+        let service = line.strip_suffix(" restarted").context("a service")?;
+        let socket = cluster.podplane(&format!("status {service} --socket")).ok();
+        // As it is printed.
+        let health = cluster.podplane(&format!("health {}", socket.trim())).ok();
+        assert!(health.contains("SERVING"), "{health}");
+    }
+    Ok(())
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn refuses_to_start_another_cluster_over_data_of_nodes() -> Result<()> {
     let home = OwnedDataDir::new()?;
