@@ -121,6 +121,24 @@ async fn node_add_returns_once_the_node_exists() -> Result<()> {
     cluster.finish().await
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn node_add_waits_until_the_nodes_are_ready() -> Result<()> {
+    // Two blocks.
+    let flags = "--nodes 1 --cluster-cidr 10.20.0.0/23 --node-cidr-mask-size 24";
+    let Some(cluster) = Cluster::up(builder(Network::Ledger).flags(flags)).await? else {
+        return Ok(());
+    };
+    cluster.podplane("node add second --wait").ok();
+    let nodes = cluster.podplane("get node second").ok();
+    let status = nodes.lines().nth(1).context("a node")?;
+    assert_eq!(status.split_whitespace().nth(1), Some("Ready"), "{nodes}");
+    let late = cluster.podplane("node add third --wait --timeout 1s");
+    let late = late.failed(1);
+    let why = "not all nodes are Ready after 1 s\n  node third: it has no podCIDR";
+    assert!(late.contains(why), "{late}");
+    cluster.finish().await
+}
+
 /// Each has the first lists of what it works on: it misses nothing that happens after the restart.
 #[tokio::test(flavor = "multi_thread")]
 async fn restarted_services_are_ready() -> Result<()> {
