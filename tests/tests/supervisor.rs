@@ -139,6 +139,20 @@ async fn node_add_waits_until_the_nodes_are_ready() -> Result<()> {
     cluster.finish().await
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn kubeconfig_exports_the_file_of_the_cluster() -> Result<()> {
+    let Some(cluster) = Cluster::up(builder(Network::Ledger).nodes(1)).await? else {
+        return Ok(());
+    };
+    let file = cluster.data_dir().join("kubeconfig");
+    let line = cluster.podplane("kubeconfig --export").ok();
+    assert_eq!(line, format!("export KUBECONFIG={}\n", file.display()));
+    let refused = cluster.podplane("kubeconfig --export --server 127.0.0.1:1");
+    let refused = refused.failed(2);
+    assert!(refused.contains("there is none for --server"), "{refused}");
+    cluster.finish().await
+}
+
 /// Each has the first lists of what it works on: it misses nothing that happens after the restart.
 #[tokio::test(flavor = "multi_thread")]
 async fn restarted_services_are_ready() -> Result<()> {
