@@ -222,7 +222,7 @@ pub(crate) fn run(mut args: AuditArgs, global: &GlobalOptions) -> anyhow::Result
             report: &report,
             repair: repair(),
         };
-        output::page::write(file, &page.report().html())?;
+        output::page::write(file, page.report().html())?;
     }
     // Before the output, whose reader may go. Without a repair there are the findings.
     let repaired = args.repair.as_deref().map(|dir| {
