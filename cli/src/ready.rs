@@ -29,6 +29,13 @@ pub(crate) struct UnreadyObject {
     pub(crate) why: String,
 }
 
+/// Lists objects with their reasons, one a line, after a text.
+pub(crate) fn listed(missing: &[UnreadyObject]) -> String {
+    let each = missing.iter();
+    let each = each.map(|missing| format!("\n  {}: {}", missing.what, missing.why));
+    each.collect()
+}
+
 /// The wanted state.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct ReadinessGoal {

@@ -367,6 +367,8 @@ async fn run_until(
     if wants_cluster_cidrs {
         process.ready_when("clustercidrs", cluster_cidrs.synced());
     }
+    // An imitated allocator knows only the nodes from the moment on in which it leads.
+    process.ready_when("leader election", candidate.decided());
 
     // Only a leader runs these. Caches are kept while standing by, too.
     let quarantine = Duration::from_secs(config.orphan_quarantine.into());

@@ -85,12 +85,20 @@ impl RunningController {
 
     /// Stops the controller wherever it is, and starts another.
     async fn restart(&mut self) {
+        self.end().await;
+        self.begin();
+    }
+
+    async fn end(&mut self) {
         self.stop.cancel();
         self.tasks
             .join_next()
             .await
             .expect("the controller is a task")
             .expect("it does not panic");
+    }
+
+    fn begin(&mut self) {
         self.stop = CancellationToken::new();
         self.spawn();
     }
@@ -223,6 +231,25 @@ async fn new_controller_knows_assigned_blocks() {
     running.restart().await;
     fake.add_node("b", "u2", &[]);
     fake.until(holds("b", "10.244.1.0/24")).await;
+    running.stop.cancel();
+}
+
+/// The record of the block has its state, and not the watch of a controller.
+#[tokio::test]
+async fn new_controller_releases_the_block_of_a_node_deleted_meanwhile() {
+    let fake = IpamApiserver::default();
+    let mut running = RunningController::start_with(&fake, |config| {
+        config.cluster_cidr = "10.244.0.0/24".into();
+        config.service_cluster_ip_range.clear();
+    })
+    .await;
+    fake.add_node("a", "u1", &[]);
+    fake.until(holds("a", "10.244.0.0/24")).await;
+    running.end().await;
+    fake.remove_node("a");
+    fake.add_node("b", "u2", &[]);
+    running.begin();
+    fake.until(holds("b", "10.244.0.0/24")).await;
     running.stop.cancel();
 }
 

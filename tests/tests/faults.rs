@@ -163,6 +163,41 @@ async fn injects_the_given_number_of_failures_of_runtime_calls() -> Result<()> {
     cluster.finish().await
 }
 
+/// Each attempt has a sandbox of its own, whose id is in the message.
+#[tokio::test]
+async fn failed_attempts_at_a_sandbox_are_counted_in_one_event() -> Result<()> {
+    // A block of /30 has one address for pods.
+    let flags = "--nodes 1 --cluster-cidr 10.20.0.0/30 --node-cidr-mask-size 30 --ip-policy off";
+    let Some(cluster) = Cluster::up(builder(Network::Ledger).flags(flags)).await? else {
+        return Ok(());
+    };
+    create(&cluster, &pod("first")).await?;
+    all_run(&cluster, 1).await;
+    create(&cluster, &pod("second")).await?;
+    let events = cluster.client().namespaced::<Event>("default");
+    let failed = || async {
+        let events = events.list(&ListParams::default()).await.ok()?.items;
+        let is_failure = |event: &Event| event.reason.as_deref() == Some("FailedCreatePodSandBox");
+        Some(events.into_iter().filter(is_failure).collect::<Vec<_>>())
+    };
+    let is_repeated = |events: &Option<Vec<Event>>| {
+        let events = events.iter().flatten();
+        events
+            .map(|event| event.count.unwrap_or_default())
+            .sum::<i32>()
+            >= 3
+    };
+    let failed = eventually("three attempts fail", failed, is_repeated).await;
+    let failed = failed.unwrap_or_default();
+    let [event] = &*failed else {
+        anyhow::bail!("want one event: {failed:?}");
+    };
+    let message = event.message.as_deref().unwrap_or_default();
+    assert!(message.contains("for sandbox \""), "{message}");
+    assert!(event.first_timestamp < event.last_timestamp, "{event:?}");
+    cluster.finish().await
+}
+
 #[tokio::test]
 async fn calls_with_lost_answers_take_effect_once() -> Result<()> {
     let up = builder(Network::Ledger).nodes(1).links();

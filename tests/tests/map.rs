@@ -4,7 +4,7 @@ use std::{fs, io::Cursor, path::Path};
 
 use anyhow::{Context as _, Result};
 use podplane_tests::{
-    Cluster, Network, builder, peers,
+    Cluster, Network, builder, eventually, peers,
     programs::{ProgramOutput, bin_dir, finish, podplane},
 };
 use quick_xml::{Reader, events::Event};
@@ -312,5 +312,32 @@ async fn shows_the_network_of_a_node() -> Result<()> {
     assert!(colors_of_png(&png)? > 3);
     let failed = cluster.podplane("map --node elsewhere").failed(1);
     assert!(failed.contains("does not run in"), "{failed}");
+    cluster.finish().await
+}
+
+/// They are flags of the API server and objects. The blocks of the nodes are in a part of them.
+#[tokio::test(flavor = "multi_thread")]
+async fn map_audit_and_recording_know_the_ranges_of_the_cluster() -> Result<()> {
+    let dir = tempfile::tempdir()?;
+    let flags = "--nodes 1 --cluster-cidr 10.20.0.0/16 --service-cluster-ip-range 10.21.0.0/24";
+    let up = builder(Network::Ledger).flags(flags).record(dir.path());
+    let Some(cluster) = Cluster::up(up).await? else {
+        return Ok(());
+    };
+    let socket = cluster.data_dir().join("apiserver.sock");
+    let server = format!("--server {}", socket.display());
+    let has_ranges = |text: &String| text.contains("10.20.0.0/16") && text.contains("10.21.0.0/24");
+    for source in ["", &server] {
+        let map = cluster.podplane(&format!("map {source}")).ok();
+        assert!(has_ranges(&map), "{source}: {map}");
+        let audit = cluster.podplane(&format!("audit -o json {source}")).ok();
+        let audit: Value = serde_json::from_str(&audit)?;
+        for code in ["foreign-pod-cidr", "service-range-overlap"] {
+            assert_eq!(audit["summary"]["checks"][code], "on", "{source}: {code}");
+        }
+    }
+    let recording = format!("map --recording {}", dir.path().display());
+    let recorded = || async { cluster.podplane(&recording).ok() };
+    eventually("the ranges are recorded", recorded, has_ranges).await;
     cluster.finish().await
 }

@@ -31,6 +31,8 @@ impl Pages {
         command.args(["--html", &file]).env("TMPDIR", self.0.path());
         let done = finish(&mut command);
         let text = fs::read_to_string(&file).with_context(|| format!("{done:?}"))?;
+        let told = format!("wrote {file}\n");
+        assert!(done.stderr.contains(&told), "{done:?}");
         let page = Page::read(&text);
         page.assert_sound();
         Ok((done, page))
@@ -99,7 +101,8 @@ fn audit_writes_findings_map_and_repair() -> Result<()> {
     let args = ["audit", &dump, "--cluster-cidr", "10.244.0.0/16"];
     let (done, page) = pages.written(&[&args[..], &["-o", "json"]].concat())?;
     assert_eq!(done.code, Some(1), "{done:?}");
-    assert_eq!(done.stderr, "", "nothing but the report");
+    let wrote = format!("wrote {}\n", pages.file("page.html"));
+    assert_eq!(done.stderr, wrote, "nothing else but the report");
     let report: serde_json::Value = serde_json::from_str(&done.stdout)?;
     let cells = texts(&page, "td");
     let findings = report["findings"].as_array().context("findings")?;
@@ -127,6 +130,8 @@ fn audit_writes_findings_map_and_repair() -> Result<()> {
     let dir = pages.file("repair");
     let repair = finish(&mut podplane([&args[..], &["--repair", &dir]].concat()));
     assert_eq!(repair.code, Some(1), "{repair:?}");
+    let wrote = format!("wrote {dir}: RUNBOOK.md and ");
+    assert!(repair.stderr.starts_with(&wrote), "{repair:?}");
     let manifests = texts(&page, "pre");
     for entry in fs::read_dir(dir)? {
         let path = entry?.path();

@@ -48,6 +48,8 @@ async fn a_stale_bridge_is_removed_when_idle_or_by_command() -> Result<()> {
     let Some(cluster) = Cluster::up(up).await? else {
         return Ok(());
     };
+    let none = cluster.podplane("node reset-bridge node-0").ok();
+    assert!(none.contains("has no bridge: nothing to reset"), "{none}");
     create_pod(&cluster, "a").await?;
     assert_eq!(ip_of(&cluster, "a").await, "10.244.0.2");
     let fresh = cluster.podplane("node reset-bridge node-0").ok();

@@ -122,6 +122,57 @@ async fn node_add_returns_once_the_node_exists() -> Result<()> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn node_add_waits_until_the_nodes_are_ready() -> Result<()> {
+    // Two blocks.
+    let flags = "--nodes 1 --cluster-cidr 10.20.0.0/23 --node-cidr-mask-size 24";
+    let Some(cluster) = Cluster::up(builder(Network::Ledger).flags(flags)).await? else {
+        return Ok(());
+    };
+    cluster.podplane("node add second --wait").ok();
+    let nodes = cluster.podplane("get node second").ok();
+    let status = nodes.lines().nth(1).context("a node")?;
+    assert_eq!(status.split_whitespace().nth(1), Some("Ready"), "{nodes}");
+    let late = cluster.podplane("node add third --wait --timeout 1s");
+    let late = late.failed(1);
+    let why = "not all nodes are Ready after 1 s\n  node third: it has no podCIDR";
+    assert!(late.contains(why), "{late}");
+    cluster.finish().await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn kubeconfig_exports_the_file_of_the_cluster() -> Result<()> {
+    let Some(cluster) = Cluster::up(builder(Network::Ledger).nodes(1)).await? else {
+        return Ok(());
+    };
+    let file = cluster.data_dir().join("kubeconfig");
+    let line = cluster.podplane("kubeconfig --export").ok();
+    assert_eq!(line, format!("export KUBECONFIG={}\n", file.display()));
+    let refused = cluster.podplane("kubeconfig --export --server 127.0.0.1:1");
+    let refused = refused.failed(2);
+    assert!(refused.contains("there is none for --server"), "{refused}");
+    cluster.finish().await
+}
+
+/// Each has the first lists of what it works on: it misses nothing that happens after the restart.
+#[tokio::test(flavor = "multi_thread")]
+async fn restarted_services_are_ready() -> Result<()> {
+    let Some(cluster) = Cluster::up(builder(Network::Ledger).nodes(2)).await? else {
+        return Ok(());
+    };
+    let all = "restart apiserver ipam-controller controller-manager scheduler cri kubelet";
+    let restarted = cluster.podplane(all).ok();
+    assert!(restarted.lines().count() >= 6, "{restarted}");
+    for line in restarted.lines() {
+        let service = line.strip_suffix(" restarted").context("a service")?;
+        let socket = cluster.podplane(&format!("status {service} --socket")).ok();
+        // As it is printed.
+        let health = cluster.podplane(&format!("health {}", socket.trim())).ok();
+        assert!(health.contains("SERVING"), "{health}");
+    }
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn refuses_to_start_another_cluster_over_data_of_nodes() -> Result<()> {
     let home = OwnedDataDir::new()?;
     let up = "up --network ledger --nodes 2 --cluster-cidr 10.20.0.0/16 --detach";

@@ -76,7 +76,7 @@ async fn shows_a_cluster_live_and_survives_a_restart_of_the_api_server() -> Resu
     top.keys("6")?;
     let text = top
         .until("the map", |text| {
-            text.starts_with("cluster CIDR 10.244.0.0/")
+            text.starts_with("cluster CIDR 10.244.0.0/16")
         })
         .await;
     assert!(text.contains("block 10.244."), "{text}");

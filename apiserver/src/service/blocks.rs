@@ -75,6 +75,7 @@ impl BlockService for BlockRecords {
         Ok(Response::new(ListBlocksResponse {
             blocks,
             resource_version: revision.to_string(),
+            cluster_cidrs: records.blocks.cluster_cidrs(),
         }))
     }
 

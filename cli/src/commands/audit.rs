@@ -63,7 +63,7 @@ pub(crate) struct AuditArgs {
     follow: bool,
 
     /// Report pod CIDRs of nodes outside of this range; for dual stack one IPv4 and one IPv6 range
-    /// [default: not checked]
+    /// [default: that of podplane's own server, else not checked]
     #[arg(long, value_name = "CIDR[,CIDR]")]
     cluster_cidr: Option<String>,
 
@@ -81,7 +81,7 @@ pub(crate) struct AuditArgs {
     node_cidr_mask_size_ipv6: Option<u8>,
 
     /// Report pod CIDRs of nodes that overlap this service range; for dual stack one IPv4 and one
-    /// IPv6 range [default: not checked]
+    /// IPv6 range [default: that of podplane's own server, else not checked]
     #[arg(
         long,
         visible_alias = "service-cluster-ip-range",
@@ -109,7 +109,7 @@ pub(crate) struct AuditArgs {
     output: AuditFormat,
 
     /// Write manifests and a runbook that repair the findings at or above --fail-on to DIR, which
-    /// must be empty or missing; requires --cluster-cidr
+    /// must be empty or missing; requires a known cluster CIDR
     ///
     /// Nothing is applied to the cluster.
     #[arg(long, value_name = "DIR")]
@@ -172,7 +172,7 @@ impl AuditFormat {
     }
 }
 
-pub(crate) fn run(args: AuditArgs, global: &GlobalOptions) -> anyhow::Result<ExitCode> {
+pub(crate) fn run(mut args: AuditArgs, global: &GlobalOptions) -> anyhow::Result<ExitCode> {
     if args.history {
         return history::run(&args, global);
     }
@@ -181,7 +181,7 @@ pub(crate) fn run(args: AuditArgs, global: &GlobalOptions) -> anyhow::Result<Exi
     let push_url = push_url
         .transpose()
         .map_err(|error| UsageError(format!("invalid --metrics-push: {error}")))?;
-    let flags = ControllerFlags {
+    let mut flags = ControllerFlags {
         cluster_cidr: args.cluster_cidr.clone(),
         node_cidr_mask_size: args.node_cidr_mask_size,
         node_cidr_mask_size_ipv4: args.node_cidr_mask_size_ipv4,
@@ -202,7 +202,10 @@ pub(crate) fn run(args: AuditArgs, global: &GlobalOptions) -> anyhow::Result<Exi
         false => DumpScope::Fields,
     };
     let progress = Progress::with_lines("reading", args.output.plain_lines());
-    let dump = source::read(&args, &flags, global, keep, &progress).map_err(UnusableInput)?;
+    let dump = source::read(&args, &mut flags, global, keep, &progress).map_err(UnusableInput)?;
+    // The runbook audits the repaired cluster with them.
+    args.cluster_cidr.clone_from(&flags.cluster_cidr);
+    args.service_cidr.clone_from(&flags.service_cidr);
     let expected =
         ExpectedBlocks::new(&flags, &dump).map_err(|error| UsageError(error.to_string()))?;
     let report = audit(&dump, &expected);
@@ -219,7 +222,7 @@ pub(crate) fn run(args: AuditArgs, global: &GlobalOptions) -> anyhow::Result<Exi
             report: &report,
             repair: repair(),
         };
-        output::page::write(file, &page.report().html())?;
+        output::page::write(file, page.report().html())?;
     }
     // Before the output, whose reader may go. Without a repair there are the findings.
     let repaired = args.repair.as_deref().map(|dir| {

@@ -21,10 +21,11 @@ use crate::{
 /// runtime or etcd. Exit codes: 0 all servers are healthy; 1 some are not.
 #[derive(Debug, clap::Args)]
 #[command(
-    after_help = "Examples:\n  podplane health\n  podplane health 127.0.0.1:7080\n  podplane health unix:/run/containerd/containerd.sock --timeout 1s"
+    after_help = "Examples:\n  podplane health\n  podplane health 127.0.0.1:7080\n  podplane health $(podplane status ipam-controller --socket)\n  podplane health unix:/run/containerd/containerd.sock --timeout 1s"
 )]
 pub(crate) struct HealthArgs {
-    /// Check these servers: HOST:PORT, a URL, or unix:PATH [default: the API server]
+    /// Check these servers: HOST:PORT, a URL, unix:PATH, or the absolute path of a unix socket
+    /// [default: the API server]
     #[arg(value_name = "ADDR")]
     addresses: Vec<Endpoint>,
 

@@ -1,6 +1,6 @@
 //! `node`: adds nodes to the running cluster, removes, reboots or disconnects them, or runs one.
 
-use std::{collections::BTreeMap, process::ExitCode};
+use std::{collections::BTreeMap, process::ExitCode, time::Duration};
 
 use anyhow::Context as _;
 use podplane_api::{core::Node, meta::ObjectMeta, names};
@@ -17,12 +17,14 @@ use podplane_proto::cluster::{
 };
 use tonic::Status;
 
-use super::{completion::candidates, forget, node_run, reset_bridge};
+use super::{completion::candidates, duration, forget, node_run, reset_bridge};
 use crate::{
     global::{GlobalOptions, block_on},
     kind::ResourceKind,
     output,
     pods::not_running,
+    progress::{PlainLines, Progress},
+    ready::{ReadinessGoal, listed},
 };
 
 /// Manage nodes: add, remove, reboot, disconnect, reset or forget them, or join a remote cluster
@@ -39,7 +41,7 @@ pub(crate) struct NodeArgs {
 enum NodeCommand {
     /// Create nodes: set up their network, start their CRI servers and kubelets, and register them
     #[command(
-        after_help = "Examples:\n  podplane node add edge-1\n  podplane node add --network ledger bulk-1 bulk-2 bulk-3\n  podplane node add --label zone=a edge-2\n  podplane node add --node-network-backend vxlan edge-3"
+        after_help = "Examples:\n  podplane node add edge-1 --wait\n  podplane node add --network ledger bulk-1 bulk-2 bulk-3\n  podplane node add --label zone=a edge-2\n  podplane node add --node-network-backend vxlan edge-3"
     )]
     Add {
         /// Names of the new nodes
@@ -64,6 +66,15 @@ enum NodeCommand {
         /// Add this label to the new nodes, before they are assigned pod CIDRs; may be repeated
         #[arg(long = "label", value_name = "KEY=VALUE", value_parser = label)]
         labels: Vec<(String, String)>,
+
+        /// Wait until the nodes are Ready; exit with 1 after --timeout
+        #[arg(long)]
+        wait: bool,
+
+        /// With --wait: fail if the nodes are not Ready after this time, such as 30s; requires
+        /// --wait
+        #[arg(long, value_name = "DURATION", value_parser = duration, default_value = "60s", requires = "wait")]
+        timeout: Duration,
     },
     /// Remove a node permanently: its sandboxes, processes, Node object, network and files
     ///
@@ -116,6 +127,8 @@ enum SupervisorRequest {
 
 pub(crate) fn run(args: NodeArgs, global: &GlobalOptions) -> anyhow::Result<ExitCode> {
     let dir = DataDir::new(&global.data_dir)?;
+    // The time to wait until added nodes are Ready.
+    let mut patience = None;
     let (names, request) = match args.change {
         NodeCommand::Run(args) => return node_run::run(*args, &dir, global),
         NodeCommand::Forget(args) => return forget::run(&args, global),
@@ -125,7 +138,10 @@ pub(crate) fn run(args: NodeArgs, global: &GlobalOptions) -> anyhow::Result<Exit
             network,
             node_network_backend,
             labels,
+            wait,
+            timeout,
         } => {
+            patience = wait.then_some(timeout);
             let request = AddNodeRequest {
                 names: names.clone(),
                 network: name_of(&network),
@@ -171,8 +187,32 @@ pub(crate) fn run(args: NodeArgs, global: &GlobalOptions) -> anyhow::Result<Exit
         names
             .iter()
             .try_for_each(|name| output::line(format_args!("node/{name} {done}")))?;
+        if let Some(timeout) = patience {
+            global
+                .while_running(until_ready(&dir, names, timeout))
+                .await?;
+        }
         Ok(ExitCode::SUCCESS)
     })
+}
+
+/// Waits until nodes of the cluster are Ready.
+async fn until_ready(dir: &DataDir, nodes: Vec<String>, timeout: Duration) -> anyhow::Result<()> {
+    let server = format!("unix:{}", dir.apiserver_socket().display());
+    let client = Client::connect(&server.parse()?)?;
+    let goal = ReadinessGoal {
+        nodes,
+        ..ReadinessGoal::default()
+    };
+    let progress = Progress::with_lines("waiting for the nodes", PlainLines::IfSlow);
+    let missing = goal.wait(&client, timeout, &progress).await;
+    anyhow::ensure!(
+        missing.is_empty(),
+        "not all nodes are Ready after {} s{}",
+        timeout.as_secs_f32(),
+        listed(&missing)
+    );
+    Ok(())
 }
 
 type ControlClient = ClusterServiceClient<Channel>;

@@ -45,7 +45,13 @@ pub(crate) fn run(args: &ResetBridgeArgs, dir: &DataDir) -> anyhow::Result<ExitC
     let pods: Vec<_> = attached
         .map(|record| format!("{}/{}", record.metadata.namespace, record.metadata.name))
         .collect();
-    for bridge in Bridge::of(&network, &mut netlink)? {
+    let bridges = Bridge::of(&network, &mut netlink)?;
+    if bridges.is_empty() {
+        output::line(format_args!(
+            "node/{name} has no bridge: nothing to reset; the next pod creates it"
+        ))?;
+    }
+    for bridge in bridges {
         let addresses: Vec<_> = bridge.addresses.iter().map(ToString::to_string).collect();
         let what = format!("bridge {} ({})", bridge.name, addresses.join(", "));
         if !bridge.is_stale(&network) {

@@ -16,7 +16,7 @@ use crate::{
 
 /// Restart services, optionally with new flags
 ///
-/// Pods keep running. New flags are kept for the next `up`. Services whose flags change are
+/// Returns when the restarted services are ready. Pods keep running. New flags are kept for the next `up`. Services whose flags change are
 /// restarted even if they are not named. If a service rejects a flag, nothing is changed. Set other
 /// flags with --extra-config, or with `podplane down` and the next `podplane up`.
 ///

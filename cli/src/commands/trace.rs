@@ -110,7 +110,7 @@ pub(crate) fn run(args: TraceArgs, global: &GlobalOptions) -> anyhow::Result<Exi
         if let Some(file) = html {
             let source = format!("the API server at {}", global.server()?);
             let page = html::report(answer.clone(), source)?;
-            output::page::write(&file, &page.html())?;
+            output::page::write(&file, page.html())?;
         }
         match output {
             TraceFormat::Text => {

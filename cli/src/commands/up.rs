@@ -31,7 +31,7 @@ use crate::{
     manifest::{self, Manifest},
     output,
     progress::Progress,
-    ready::{ClusterStart, ReadinessGoal, UnreadyObject},
+    ready::{ClusterStart, ReadinessGoal, listed},
     services::{self, OwnServices, ServiceFlags},
 };
 
@@ -376,12 +376,6 @@ async fn furnish(
         args.timeout.as_secs_f32(),
         listed(&missing)
     )
-}
-
-fn listed(missing: &[UnreadyObject]) -> String {
-    let each = missing.iter();
-    let each = each.map(|missing| format!("\n  {}: {}", missing.what, missing.why));
-    each.collect()
 }
 
 /// Waits until a signal stops the cluster, or the cluster ends by itself.

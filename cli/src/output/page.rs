@@ -1,14 +1,22 @@
 //! Reports in files of their own, beside what a command prints.
 
-use std::{fs, path::Path};
+use std::{fmt, fs, path::Path};
 
 use anyhow::Context as _;
 use jiff::Timestamp;
+use podplane_api::printable;
 use podplane_report::Fact;
 
-/// Writes a report, or a picture of one.
-pub(crate) fn write(file: &Path, text: &str) -> anyhow::Result<()> {
-    fs::write(file, text).with_context(|| format!("failed to write {}", file.display()))
+/// Writes a report, or a picture of one, and says so.
+pub(crate) fn write(file: &Path, bytes: impl AsRef<[u8]>) -> anyhow::Result<()> {
+    fs::write(file, bytes).with_context(|| format!("failed to write {}", file.display()))?;
+    wrote(file.display());
+    Ok(())
+}
+
+/// Says on standard error that a file was written.
+pub(crate) fn wrote(what: impl fmt::Display) {
+    anstream::eprintln!("wrote {}", printable::line(&what.to_string()));
 }
 
 /// Returns the circumstances of a report, which its readers cannot ask for: the source, the time,

@@ -357,7 +357,9 @@ impl NetworkKind {
             | BlockPlace::Own => {
                 "drain one of the nodes, and change the configuration of its IPAM plugin"
             }
-            BlockPlace::PodCidr => "give the node another block: --repair DIR writes how",
+            BlockPlace::PodCidr => {
+                "give the node another block: an audit with --repair DIR writes the steps"
+            }
         }
     }
 

@@ -33,6 +33,8 @@ pub struct BlockList {
     pub blocks: Vec<Block>,
     /// The revision. Opaque.
     pub resource_version: String,
+    /// The ranges of podplane's `--cluster-cidr`. Kubernetes' API server does not know its own.
+    pub cluster_cidrs: Vec<IpNet>,
 }
 
 /// A node and the blocks that it has, for [`BlocksClient::adopt`].

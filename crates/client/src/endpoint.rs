@@ -12,9 +12,9 @@ use crate::{
 };
 
 /// The address of a gRPC server: `HOST:PORT`, `http://HOST:PORT`, `https://HOST:PORT`, `unix:PATH`,
-/// or `file:PATH`. The file holds an address of another form once there is a server. Of several
-/// servers of one cluster, `HOST:PORT,HOST:PORT`, or the same with schemes, the next is used when
-/// one cannot be reached.
+/// the absolute path of a unix socket, or `file:PATH`. The file holds an address of another form
+/// once there is a server. Of several servers of one cluster, `HOST:PORT,HOST:PORT`, or the same
+/// with schemes, the next is used when one cannot be reached.
 #[derive(Clone)]
 pub struct Endpoint {
     pub(crate) target: EndpointTarget,
@@ -125,6 +125,7 @@ impl FromStr for Endpoint {
         {
             Some("") => return Err(refused()),
             Some(path) => EndpointTarget::Unix(path.into()),
+            None if text.starts_with('/') => EndpointTarget::Unix(text.into()),
             None if let Some(path) = text.strip_prefix("file:") => match path {
                 "" => return Err(refused()),
                 path => EndpointTarget::File(path.into()),
@@ -185,6 +186,7 @@ mod tests {
             ("a:1,b:2", "http://a:1,http://b:2"),
             ("unix:/run/cri.sock", "unix:/run/cri.sock"),
             ("unix:///run/cri.sock", "unix:/run/cri.sock"),
+            ("/run/cri.sock", "unix:/run/cri.sock"),
             ("file:/run/apiserver.address", "file:/run/apiserver.address"),
         ] {
             assert_eq!(text.parse::<Endpoint>().unwrap().to_string(), want);

@@ -1,8 +1,14 @@
 //! Events: messages about an object, for people to read.
+//!
+//! Repetitions are counted in one event, as client-go's event correlator does: those with the same
+//! message, and from the tenth different message on all that are about the same object for the same
+//! reason. Unlike there, messages are the same if they differ only in the ids of sandboxes and
+//! containers, which are new at each attempt; the event has the last of them.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     future::Future,
+    mem,
     sync::{
         Arc,
         atomic::{AtomicU64, Ordering},
@@ -12,7 +18,7 @@ use std::{
 use podplane_api::{
     Object, ObjectKey,
     core::{Event, EventSource, ObjectReference},
-    jiff::Timestamp,
+    jiff::{SignedDuration, Timestamp},
     meta::{MicroTime, ObjectMeta, Time},
 };
 use podplane_host::clock;
@@ -27,6 +33,16 @@ const QUEUE: usize = 1000;
 /// The maximum number of distinct events remembered for counting repetitions. Beyond that the older
 /// half is forgotten; its next repetition is a new event.
 const REMEMBERED: usize = 4096;
+/// The number of different messages of similar events, within [`SIMILAR_INTERVAL`], from which on
+/// they are combined into one event; client-go's `defaultAggregateMaxEvents`.
+const MAX_MESSAGES: usize = 10;
+/// The time after the last of similar events from which on the next one is not similar to them;
+/// client-go's `defaultAggregateIntervalInSeconds`.
+const SIMILAR_INTERVAL: SignedDuration = SignedDuration::from_secs(600);
+/// The beginning of the message of a combined event.
+const COMBINED: &str = "(combined from similar events): ";
+/// The number of hexadecimal digits of the id of a sandbox or container.
+const ID_LENGTH: usize = 64;
 /// The length at which Kubernetes cuts messages, with ` ...` at the end.
 const MAX_MESSAGE: usize = 1024;
 
@@ -168,14 +184,70 @@ fn cut(mut message: String) -> String {
     message
 }
 
-/// The key by which two occurrences count as the same event.
+/// The key by which two occurrences are similar.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct EventKey {
+struct SimilarKey {
     object: (Option<String>, Option<String>, ObjectKey),
     host: Option<String>,
     r#type: EventType,
     reason: &'static str,
-    message: String,
+}
+
+/// The key by which two occurrences count as the same event: similar, with the same message; `None`
+/// is that of all messages beyond [`MAX_MESSAGES`].
+type EventKey = (SimilarKey, Option<String>);
+
+/// The latest messages of similar events.
+#[derive(Debug, Default)]
+struct SimilarMessages {
+    messages: BTreeSet<String>,
+    last: Timestamp,
+}
+
+impl SimilarMessages {
+    /// Adds a message. Returns true if it is to be combined with others.
+    fn add(&mut self, message: String, at: Timestamp) -> bool {
+        if at.duration_since(self.last) > SIMILAR_INTERVAL {
+            self.messages.clear();
+        }
+        self.last = at;
+        self.messages.insert(message);
+        let is_combined = self.messages.len() >= MAX_MESSAGES;
+        if is_combined {
+            self.messages.pop_first();
+        }
+        is_combined
+    }
+}
+
+/// Finds the event that an occurrence repeats.
+#[derive(Debug, Default)]
+struct EventCorrelator(BTreeMap<SimilarKey, SimilarMessages>);
+
+impl EventCorrelator {
+    /// Returns the key of the occurrence's event. The message of a combined event says so.
+    fn correlate(&mut self, occurrence: &mut Occurrence) -> EventKey {
+        if self.0.len() >= REMEMBERED {
+            forget_older_half(&mut self.0, |similar| Some(similar.last));
+        }
+        let key = occurrence.key();
+        let message = without_ids(&occurrence.message);
+        let similar = self.0.entry(key.clone()).or_default();
+        if !similar.add(message.clone(), occurrence.at) {
+            return (key, Some(message));
+        }
+        let message = mem::take(&mut occurrence.message);
+        occurrence.message = cut(format!("{COMBINED}{message}"));
+        (key, None)
+    }
+}
+
+/// The message without quoted ids of sandboxes and containers.
+fn without_ids(message: &str) -> String {
+    let is_id =
+        |part: &&str| part.len() == ID_LENGTH && part.bytes().all(|byte| byte.is_ascii_hexdigit());
+    let parts = message.split('"').filter(|part| !is_id(part));
+    parts.collect::<Vec<_>>().join("\"")
 }
 
 async fn write(
@@ -184,20 +256,22 @@ async fn write(
     dropped: Arc<AtomicU64>,
 ) {
     let mut written = BTreeMap::<EventKey, Event>::new();
-    while let Some(occurrence) = occurrences.recv().await {
+    let mut correlator = EventCorrelator::default();
+    while let Some(mut occurrence) = occurrences.recv().await {
         if occurrences.is_empty() {
             let events = dropped.swap(0, Ordering::Relaxed);
             if events > 0 {
                 tracing::warn!(events, "events were dropped");
             }
         }
-        let key = occurrence.key();
+        let key = correlator.correlate(&mut occurrence);
         let namespace = occurrence.namespace();
         let known = written.remove(&key);
         match store(&client, &namespace, known, &occurrence).await {
             Ok(event) => {
                 if written.len() >= REMEMBERED {
-                    forget_older_half(&mut written);
+                    let last = |event: &Event| event.last_timestamp.as_ref().map(|time| time.0);
+                    forget_older_half(&mut written, last);
                 }
                 written.insert(key, event);
             }
@@ -219,6 +293,7 @@ async fn store(
     if let Some(mut event) = known {
         event.count = event.count.map(|count| count.saturating_add(1));
         event.last_timestamp = Some(Time(occurrence.at));
+        event.message = Some(occurrence.message.clone());
         match events.update(&event).await {
             Err(error) if error.is_not_found() || error.is_conflict() => {}
             other => return other,
@@ -227,14 +302,14 @@ async fn store(
     events.create(&occurrence.event(namespace)).await
 }
 
-fn forget_older_half(written: &mut BTreeMap<EventKey, Event>) {
-    let mut times: Vec<_> = written
-        .values()
-        .filter_map(|event| event.last_timestamp.clone())
-        .collect();
+fn forget_older_half<K: Ord, V>(
+    remembered: &mut BTreeMap<K, V>,
+    last: impl Fn(&V) -> Option<Timestamp>,
+) {
+    let mut times: Vec<_> = remembered.values().filter_map(&last).collect();
     times.sort();
     if let Some(median) = times.get(times.len() / 2) {
-        written.retain(|_, event| event.last_timestamp.as_ref() > Some(median));
+        remembered.retain(|_, value| last(value) > Some(*median));
     }
 }
 
@@ -249,9 +324,9 @@ impl Occurrence {
             .unwrap_or_else(|| "default".into())
     }
 
-    fn key(&self) -> EventKey {
+    fn key(&self) -> SimilarKey {
         let name = self.about.name.clone().unwrap_or_default();
-        EventKey {
+        SimilarKey {
             object: (
                 self.about.kind.clone(),
                 self.about.uid.clone(),
@@ -260,7 +335,6 @@ impl Occurrence {
             host: self.source.host.clone(),
             r#type: self.r#type,
             reason: self.reason,
-            message: self.message.clone(),
         }
     }
 
@@ -295,6 +369,51 @@ impl Occurrence {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn occurrence(message: &str, second: i64) -> Occurrence {
+        Occurrence {
+            about: ObjectReference::default(),
+            source: Arc::default(),
+            r#type: EventType::Warning,
+            reason: "FailedCreatePodSandBox",
+            action: "",
+            message: message.into(),
+            at: Timestamp::from_second(second).unwrap(),
+        }
+    }
+
+    #[test]
+    fn attempts_that_fail_alike_are_one_event() {
+        let mut correlator = EventCorrelator::default();
+        let mut key = |id: &str, why: &str| {
+            let message = format!("failed to setup network for sandbox \"{id}\": {why}");
+            correlator.correlate(&mut occurrence(&message, 1))
+        };
+        let first = key(&"a1".repeat(32), "no addresses");
+        assert_eq!(key(&"b2".repeat(32), "no addresses"), first);
+        assert_ne!(key(&"b2".repeat(32), "no plugin"), first);
+        assert_ne!(key("node-0", "no addresses"), first);
+    }
+
+    #[test]
+    fn combines_similar_events_from_the_tenth_message_on() {
+        let mut correlator = EventCorrelator::default();
+        let mut message = |number: i64, at: i64| {
+            let mut occurrence = occurrence(&format!("no {number}"), at);
+            let (_, own) = correlator.correlate(&mut occurrence);
+            assert_eq!(own.is_none(), occurrence.message.starts_with(COMBINED));
+            occurrence.message
+        };
+        for number in 1..=9 {
+            assert_eq!(message(number, number), format!("no {number}"));
+        }
+        assert_eq!(message(9, 9), "no 9", "a repetition");
+        let combined = "(combined from similar events): no 10";
+        assert_eq!(message(10, 10), combined);
+        let combined = "(combined from similar events): no 11";
+        assert_eq!(message(11, 610), combined);
+        assert_eq!(message(12, 1211), "no 12", "after more than ten minutes");
+    }
 
     #[test]
     fn truncates_long_messages_between_characters() {

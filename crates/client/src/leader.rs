@@ -93,6 +93,8 @@ pub struct Candidate {
     client: Client,
     /// `None` without an election: every process leads.
     election: Option<Election>,
+    /// Cancelled once it is known which process leads.
+    decided: CancellationToken,
 }
 
 #[derive(Debug)]
@@ -157,6 +159,12 @@ impl Candidate {
         ]
     }
 
+    /// Completes once the first try is over: this process leads, or another one does. A candidate
+    /// that does not know that may soon begin to lead, and has not begun to observe.
+    pub fn decided(&self) -> impl Future<Output = ()> + Send + 'static {
+        self.decided.clone().cancelled_owned()
+    }
+
     /// Waits until this process leads, then runs `work` for as long as it leads.
     ///
     /// When the work is done, the Lease is released; the work should end soon after `stop` is
@@ -177,11 +185,14 @@ impl Candidate {
                 client: self.client.clone(),
                 fence: None,
             };
+            self.decided.cancel();
             return Ok(Some(work(leading).await));
         };
-        let Some((mut held, fence)) = stop.run_until_cancelled(election.acquire()).await else {
+        let acquired = election.acquire(&self.decided);
+        let Some((mut held, fence)) = stop.run_until_cancelled(acquired).await else {
             return Ok(None);
         };
+        self.decided.cancel();
         tracing::info!(lease = %election.lease, identity = election.identity, %fence, "successfully acquired lease");
         let _leading = LeadingStatus::new(election);
         let client = self.client.fenced(&fence);
@@ -227,7 +238,8 @@ impl Election {
         self.status.get_or_create(&labels).set(status);
     }
 
-    async fn acquire(&self) -> (HeldLease, Fence) {
+    /// `decided` is cancelled when another process is found to lead.
+    async fn acquire(&self, decided: &CancellationToken) -> (HeldLease, Fence) {
         tracing::info!(lease = %self.lease, identity = self.identity, "attempting to acquire leader lease...");
         let mut observed = None;
         loop {
@@ -236,7 +248,7 @@ impl Election {
                     Ok(fence) => return (held, fence),
                     Err(error) => tracing::error!(%error, "the lease has no fence"),
                 },
-                Ok(None) => {}
+                Ok(None) => decided.cancel(),
                 Err(error) if error.is_conflict() || error.is_already_exists() => {
                     tracing::debug!(lease = %self.lease, %error, "another candidate was faster");
                 }

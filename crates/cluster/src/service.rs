@@ -14,6 +14,7 @@ use backon::{
     BackoffBuilder as _, ConstantBuilder, ExponentialBackoff, ExponentialBuilder, Retryable as _,
 };
 use podplane_api::printable;
+use podplane_client::{Channel, Endpoint, endpoint};
 use podplane_host::{
     clock::{self, Instant},
     fs::{self, File},
@@ -25,6 +26,9 @@ use tokio::{
     sync::watch,
 };
 use tokio_util::sync::CancellationToken;
+use tonic_health::pb::{
+    HealthCheckRequest, health_check_response::ServingStatus, health_client::HealthClient,
+};
 
 use crate::{limits, trust};
 
@@ -39,6 +43,10 @@ const LOOK: Duration = Duration::from_millis(2);
 /// The time that a service has to listen. Hundreds of nodes in one process take long on a busy
 /// machine.
 const LISTEN_DEADLINE: Duration = Duration::from_secs(120);
+/// The time that a service has to be ready once it listens.
+const READY_DEADLINE: Duration = Duration::from_secs(60);
+/// The pause between two watches of a service's health.
+const HEALTH_RETRY: Duration = Duration::from_millis(20);
 /// The part of a log that is shown when a service does not start.
 const LAST_LINES: usize = 5;
 const LAST_BYTES: u64 = 4096;
@@ -176,6 +184,42 @@ impl Service {
         }
     }
 
+    /// Waits until a service that listens is ready: until its health, at the unix socket of its own
+    /// or that of its address, is SERVING.
+    ///
+    /// # Errors
+    ///
+    /// It ended, or is not ready within [`READY_DEADLINE`]; the service goes on.
+    pub(crate) async fn ready(&self, socket: &Path) -> anyhow::Result<()> {
+        let ServiceSpec { name, log, .. } = &self.spec;
+        let mut state = self.state.clone();
+        let address = state.borrow().address.clone();
+        let address = address.filter(|address| address.starts_with("unix:"));
+        let address = address.unwrap_or_else(|| format!("unix:{}", socket.display()));
+        let channel = endpoint::channel(&address.parse::<Endpoint>()?)?;
+        let ended = async {
+            let ended = state.wait_for(|state| state.ended.is_some()).await;
+            ended.ok().and_then(|state| state.ended.clone())
+        };
+        // Both only wait, so cancelling them loses nothing.
+        let ready = tokio::select! {
+            ready = clock::timeout(READY_DEADLINE, serving(channel)) => ready,
+            ended = ended => anyhow::bail!(
+                "{name} ended before it was ready: {}{}",
+                ended.unwrap_or_default(),
+                last_lines(log).unwrap_or_default()
+            ),
+        };
+        ready.with_context(|| {
+            format!(
+                "{name} runs and is not ready after {} s; see {}, or ask `podplane health {}`",
+                READY_DEADLINE.as_secs(),
+                log.display(),
+                address
+            )
+        })
+    }
+
     /// Asks the service to end. [`Service::stopped`] waits for it.
     pub(crate) fn stop(&self) {
         self.stop.cancel();
@@ -197,6 +241,24 @@ impl Service {
         // An error means that the task that kept it running is gone, and the process with it.
         _ = self.state.clone().wait_for(|state| state.stopped).await;
     }
+}
+
+/// Waits until a server's health is SERVING. Connects as often as needed.
+async fn serving(channel: Channel) {
+    let watch = async || {
+        let mut health = HealthClient::new(channel.clone());
+        let watch = health.watch(HealthCheckRequest::default()).await?;
+        let mut statuses = watch.into_inner();
+        while let Some(answer) = statuses.message().await? {
+            if answer.status() == ServingStatus::Serving {
+                return Ok(());
+            }
+        }
+        Err(tonic::Status::unavailable("the watch has ended"))
+    };
+    let patience = ConstantBuilder::new().with_delay(HEALTH_RETRY);
+    // Without a limit it never fails.
+    _ = watch.retry(patience.without_max_times()).await;
 }
 
 async fn keep_running(
@@ -389,7 +451,104 @@ fn backoff() -> ExponentialBackoff {
 
 #[cfg(test)]
 mod tests {
+    use std::pin::pin;
+
+    use podplane_proto::DESCRIPTORS;
+    use podplane_service_runtime::{
+        Process, Services, Tasks,
+        server::{Listen, Listener},
+    };
+
     use super::*;
+
+    /// A service that listens at a socket.
+    struct ListeningService {
+        service: Service,
+        socket: PathBuf,
+        /// Makes it ready.
+        listed: CancellationToken,
+        tasks: Tasks,
+        _state: watch::Sender<ServiceState>,
+    }
+
+    async fn listening_service(dir: &Path) -> ListeningService {
+        let socket = dir.join("a.sock");
+        let listener = Listener::bind(&Listen::Unix(socket.clone())).await.unwrap();
+        let mut process = Process::new(DESCRIPTORS);
+        process.serve(listener, Services::default());
+        let listed = CancellationToken::new();
+        process.ready_when("first list", listed.clone().cancelled_owned());
+        let mut tasks = Tasks::new(CancellationToken::new());
+        process.start(&mut tasks).await;
+        let (_state, state) = watch::channel(ServiceState::default());
+        let service = Service {
+            spec: ServiceSpec {
+                name: "a".into(),
+                args: Vec::new(),
+                log: dir.join("a.log"),
+                listens: ListenAddress::At("127.0.0.1:1".into()),
+                http_file: None,
+            },
+            state,
+            stop: CancellationToken::new(),
+        };
+        ListeningService {
+            service,
+            socket,
+            listed,
+            tasks,
+            _state,
+        }
+    }
+
+    #[tokio::test]
+    async fn a_service_is_ready_once_its_health_says_so() {
+        let dir = tempfile::tempdir().unwrap();
+        let ListeningService {
+            service,
+            socket,
+            listed,
+            tasks,
+            _state,
+        } = listening_service(dir.path()).await;
+        let stop = tasks.stop();
+        let order = std::sync::Mutex::new(Vec::new());
+        let happened = |event| order.lock().unwrap().push(event);
+        let ready = async {
+            service.ready(&socket).await.unwrap();
+            happened("ready");
+        };
+        let lists = async {
+            let address = format!("unix:{}", socket.display());
+            let channel = endpoint::channel(&address.parse().unwrap()).unwrap();
+            let mut health = HealthClient::new(channel);
+            let check = health.check(HealthCheckRequest::default()).await;
+            let status = check.unwrap().into_inner().status();
+            assert_eq!(status, ServingStatus::NotServing);
+            happened("listed");
+            listed.cancel();
+        };
+        let work = async {
+            tokio::join!(ready, lists);
+            stop.cancel();
+        };
+        let (_, ()) = tokio::join!(tasks.run(), work);
+        assert_eq!(*order.lock().unwrap(), ["listed", "ready"]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_wait_for_readiness_ends() {
+        let dir = tempfile::tempdir().unwrap();
+        let listening = listening_service(dir.path()).await;
+        let mut serving = pin!(listening.tasks.run());
+        let error = tokio::select! {
+            _ = &mut serving => panic!("the server ended"),
+            ready = listening.service.ready(&listening.socket) => ready.unwrap_err().to_string(),
+        };
+        let begins = "a runs and is not ready after 60 s; see ";
+        assert!(error.starts_with(begins), "{error}");
+        assert!(error.contains("podplane health unix:/"), "{error}");
+    }
 
     #[test]
     fn last_lines_of_a_log_escape_control_characters() {

@@ -1,6 +1,11 @@
 //! The address space of a cluster: the facts, checked and indexed.
 
-use std::{cmp::Ordering, collections::HashMap, net::IpAddr, ops::Range};
+use std::{
+    cmp::Ordering,
+    collections::{BTreeSet, HashMap},
+    net::IpAddr,
+    ops::Range,
+};
 
 use ipnet::IpNet;
 use podplane_ipam::Family;
@@ -296,6 +301,17 @@ impl AddressSpace {
         let (first, last) = bounds(prefix);
         let blocks = &self.family(Family::of(prefix)).blocks;
         blocks.around(first, last)
+    }
+
+    /// The other nodes that have the same block, by name; without former ones.
+    pub(crate) fn other_nodes_of<'a>(&'a self, block: &NodeBlock) -> BTreeSet<&'a str> {
+        let order = |other: &NodeBlock| prefix_order(&other.cidr(), &block.cidr());
+        let from = self.blocks.partition_point(|one| order(one).is_lt());
+        let to = self.blocks.partition_point(|one| order(one).is_le());
+        let equal = self.blocks.get(from..to).unwrap_or_default().iter();
+        let live = equal.filter(|one| !one.state().is_withheld());
+        let nodes = live.filter_map(NodeBlock::node);
+        nodes.filter(|node| Some(*node) != block.node()).collect()
     }
 
     /// The indexes of the blocks whose first address is in the prefix, by address.

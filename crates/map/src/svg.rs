@@ -8,7 +8,7 @@ mod style;
 mod topology;
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     fmt::{Arguments, Write as _},
 };
 
@@ -390,14 +390,19 @@ impl Canvas {
         }
     }
 
-    /// Writes the node and the prefix into blocks that are large enough.
+    /// Writes the nodes and the prefix into blocks that are large enough.
     fn labels(&mut self, view: &View, place: Place) {
-        let mut last = None;
-        for outline in view.outlines() {
-            // Of equal blocks the first has its label; the remarks name the overlap.
-            if last.replace(outline.rect) == Some(outline.rect) {
+        let outlines = view.outlines();
+        for outlines in outlines.chunk_by(|a, b| a.rect == b.rect) {
+            // Equal blocks have one label, which names all nodes or, without the room, the first.
+            let Some(outline) = outlines.first() else {
                 continue;
-            }
+            };
+            let is_former = outline.state.is_withheld();
+            let alike = outlines
+                .iter()
+                .filter(|each| each.state.is_withheld() == is_former);
+            let nodes: BTreeSet<_> = alike.filter_map(|each| each.node.as_deref()).collect();
             let width = f64::from(outline.rect.width) * place.cell;
             let height = f64::from(outline.rect.height) * place.cell;
             let fits = |text: &str| {
@@ -405,10 +410,17 @@ impl Canvas {
                 characters * LABEL_CHARACTER + 8.0 <= width
             };
             let cidr = outline.cidr.to_string();
-            let name = outline.node.as_deref().unwrap_or(outline.state.as_str());
-            let lines: Vec<&str> = [name, &cidr]
+            let name = match nodes.is_empty() {
+                true => outline.state.to_string(),
+                false => (1..=words::NAMED_NODES)
+                    .rev()
+                    .map(|named| words::some_nodes(nodes.iter().copied(), named))
+                    .find(|name| fits(name))
+                    .unwrap_or_default(),
+            };
+            let lines: Vec<&str> = [&*name, &cidr]
                 .into_iter()
-                .filter(|line| fits(line))
+                .filter(|line| !line.is_empty() && fits(line))
                 .take(if height >= 30.0 { 2 } else { 1 })
                 .collect();
             if height < 14.0 {

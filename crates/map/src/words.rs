@@ -3,7 +3,7 @@
 use podplane_ipam::figures::readable;
 
 use crate::{
-    parts::{BlockState, Network},
+    parts::{BlockState, Network, NodeBlock},
     scene::Scene,
     space::{AddressRecord, AddressSpace},
     state::{AddressState, StateCounts},
@@ -83,7 +83,35 @@ pub(crate) fn counts(counts: &StateCounts) -> String {
     each.collect::<Vec<_>>().join(", ")
 }
 
-/// `block 10.244.1.0/24 of node-a, draining: 12 pod, 230 free`.
+/// The nodes of blocks that are named; the others are counted.
+pub(crate) const NAMED_NODES: usize = 2;
+
+/// `node-a`, `node-a, node-b` or `node-a, node-b +3`; empty without a node.
+pub(crate) fn nodes<'a>(nodes: impl IntoIterator<Item = &'a str>) -> String {
+    some_nodes(nodes, NAMED_NODES)
+}
+
+/// The same with at most `named` names.
+pub(crate) fn some_nodes<'a>(nodes: impl IntoIterator<Item = &'a str>, named: usize) -> String {
+    let nodes: Vec<_> = nodes.into_iter().collect();
+    let shown = nodes.get(..named).unwrap_or(&nodes);
+    let text = shown.join(", ");
+    match nodes.len() - shown.len() {
+        0 => text,
+        more => format!("{text} +{more}"),
+    }
+}
+
+/// `; also of node-b`: the other nodes that have the block, of which there should be none.
+pub(crate) fn also(space: &AddressSpace, block: &NodeBlock) -> String {
+    let nodes = nodes(space.other_nodes_of(block));
+    match nodes.as_str() {
+        "" => nodes,
+        nodes => format!("; also of {nodes}"),
+    }
+}
+
+/// `block 10.244.1.0/24 of node-a, draining; also of node-b: 12 pod, 230 free`.
 pub(crate) fn block(space: &AddressSpace, index: usize, of_block: &StateCounts) -> String {
     let Some(block) = space.blocks().get(index) else {
         return String::new();
@@ -98,7 +126,7 @@ pub(crate) fn block(space: &AddressSpace, index: usize, of_block: &StateCounts) 
     if !block.details().is_empty() {
         text = format!("{text}, {}", block.details());
     }
-    format!("{text}: {}", counts(of_block))
+    format!("{text}{}: {}", also(space, block), counts(of_block))
 }
 
 /// A cell as a line: `10.244.1.0/28: 12 pod, 3 free; block 10.244.1.0/24 of node-a`, and of one
@@ -116,9 +144,10 @@ pub fn cell_line(space: &AddressSpace, cell: &Cell) -> String {
         (Some(block), _) => {
             let node = block.node().map(|node| format!(" of {node}"));
             let (cidr, node) = (block.cidr(), node.unwrap_or_default());
+            let also = also(space, block);
             match block.state() {
-                BlockState::Assigned => format!("{line}; block {cidr}{node}"),
-                state => format!("{line}; block {cidr}{node}, {state}"),
+                BlockState::Assigned => format!("{line}; block {cidr}{node}{also}"),
+                state => format!("{line}; block {cidr}{node}, {state}{also}"),
             }
         }
         (None, 0) => line,

@@ -2,11 +2,13 @@
 
 use std::{
     io::{IsTerminal as _, Write as _},
+    path::Path,
     time::{Duration, Instant},
 };
 
 use anstyle::{AnsiColor, Style};
 use indicatif::{MultiProgress, ProgressBar, ProgressStyle};
+use podplane_api::printable;
 
 use crate::{
     format::plain,
@@ -69,6 +71,16 @@ impl Console {
             Some(bars) if std::io::stderr().is_terminal() => bars.suspend(print),
             _ => print(),
         }
+    }
+
+    /// Says on standard error that a report was written.
+    pub(crate) fn wrote(&self, file: &Path) {
+        let file = file.display().to_string();
+        _ = writeln!(
+            anstream::stderr().lock(),
+            "wrote {}",
+            printable::line(&file)
+        );
     }
 
     /// Starts the changing line of a run.

@@ -149,11 +149,13 @@ pub async fn run(
         let text = junit::xml(&reports, begun.elapsed())?;
         file.write_all(text.as_bytes())
             .with_context(|| format!("failed to write {}", name.display()))?;
+        console.wrote(&name);
     }
     if let Some((mut file, options)) = html {
         let page = html::page(&reports, begun.elapsed(), &options);
         file.write_all(page.as_bytes())
             .with_context(|| format!("failed to write {}", options.file.display()))?;
+        console.wrote(&options.file);
     }
     let verdict = verdict(&reports, &cancel);
     let kept: Vec<_> = reports

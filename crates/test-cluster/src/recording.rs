@@ -16,6 +16,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use ipnet::IpNet;
 use serde_json::{Value, json};
 use tonic::Code;
 
@@ -147,6 +148,16 @@ impl Recorder {
     pub fn log(&self, message: impl Into<String>) {
         self.write(EntryEvent::Log {
             message: message.into(),
+            cluster_cidrs: None,
+        });
+    }
+
+    /// Records the cluster's ranges of pods.
+    fn cluster_cidrs(&self, ranges: &[IpNet]) {
+        let texts: Vec<_> = ranges.iter().map(ToString::to_string).collect();
+        self.write(EntryEvent::Log {
+            message: format!("the cluster CIDR is {}", texts.join(",")),
+            cluster_cidrs: Some(ranges.to_vec()),
         });
     }
 
@@ -296,7 +307,14 @@ impl Drop for RecordingWriter {
         if !state.left_out.is_empty() {
             let counts = json!(state.left_out);
             let message = format!("the recording is full; left out are {counts}");
-            self.put(&mut state, EntryEvent::Log { message });
+            let cluster_cidrs = None;
+            self.put(
+                &mut state,
+                EntryEvent::Log {
+                    message,
+                    cluster_cidrs,
+                },
+            );
         }
     }
 }

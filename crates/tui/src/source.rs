@@ -128,7 +128,10 @@ impl Sources {
         loop {
             let blocks = match self.client.blocks().list().await {
                 Ok(list) => {
-                    self.summary().set_blocks(&list.blocks);
+                    let mut summary = self.summary();
+                    summary.set_blocks(&list.blocks);
+                    summary.set_cluster_cidrs(&list.cluster_cidrs);
+                    drop(summary);
                     Ok(Some(list.blocks.iter().filter_map(node_block).collect()))
                 }
                 // Kubernetes without the definition of NodeBlocks.

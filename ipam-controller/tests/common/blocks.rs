@@ -23,7 +23,7 @@ impl BlockService for IpamApiserver {
         let blocks = self.read(|state| state.records.values().cloned().collect());
         Ok(Response::new(ListBlocksResponse {
             blocks,
-            resource_version: String::new(),
+            ..ListBlocksResponse::default()
         }))
     }
 

@@ -138,7 +138,7 @@ impl AuditPage<'_> {
     fn runbook(&self, repair: &Repair) -> Vec<Block> {
         let mut blocks = vec![Block::Notice(
             Tone::Neutral,
-            "Nothing has been changed. podplane audit --repair DIR writes this runbook and its files to a directory.".into(),
+            "Nothing has been changed. To have this runbook and its manifests as files, run the audit again with --repair DIR.".into(),
         )];
         let files = repair.files(&super::repair::command(self.args));
         let (runbooks, manifests): (Vec<_>, Vec<_>) = files

@@ -15,6 +15,8 @@ use prometheus_client::{
     registry::{Registry, Unit},
 };
 
+use crate::output::page;
+
 /// The path of the group of a Pushgateway, for a URL without one.
 const GROUP: &str = "/metrics/job/podplane-audit";
 /// The media type of Prometheus' text format.
@@ -98,7 +100,9 @@ pub(super) fn write(path: &Path, text: &str) -> anyhow::Result<()> {
         file.persist(path)?;
         Ok::<_, std::io::Error>(())
     };
-    write().with_context(|| format!("failed to write the metrics to {}", path.display()))
+    write().with_context(|| format!("failed to write the metrics to {}", path.display()))?;
+    page::wrote(path.display());
+    Ok(())
 }
 
 /// The URL of a group of a Pushgateway.

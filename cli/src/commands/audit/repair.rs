@@ -5,7 +5,7 @@ use std::{fs, io, path::Path};
 use anyhow::Context as _;
 
 use super::{AuditArgs, IpamFlag};
-use crate::report::UsageError;
+use crate::{output::page, report::UsageError};
 
 /// Refuses a directory that is not empty: an old manifest must not be taken for one of this repair.
 pub(super) fn check(dir: &Path) -> anyhow::Result<()> {
@@ -22,13 +22,19 @@ pub(super) fn check(dir: &Path) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Writes the files.
+/// Writes the files, which are the runbook and manifests, and says so.
 pub(super) fn write(dir: &Path, files: &[(String, String)]) -> anyhow::Result<()> {
     fs::create_dir_all(dir).with_context(|| format!("failed to create {}", dir.display()))?;
     for (name, text) in files {
         let path = dir.join(name);
         fs::write(&path, text).with_context(|| format!("failed to write {}", path.display()))?;
     }
+    let manifests = match files.len().saturating_sub(1) {
+        0 => String::new(),
+        1 => " and 1 manifest".into(),
+        several => format!(" and {several} manifests"),
+    };
+    page::wrote(format_args!("{}: RUNBOOK.md{manifests}", dir.display()));
     Ok(())
 }
 

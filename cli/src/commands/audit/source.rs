@@ -1,16 +1,19 @@
 //! The sources of nodes and pods: files, podplane's server, or any cluster.
 
-use std::{fs::File, io, path::Path};
+use std::{collections::BTreeSet, fs::File, io, path::Path};
 
 use anyhow::Context as _;
+use ipnet::IpNet;
 use kube::api::{ListParams, Request};
 use podplane_api::{
     Object as _,
     core::{Node, Pod},
+    networking::ClusterCIDR,
+    pod_ips,
 };
 use podplane_audit::{ControllerFlags, Dump, DumpCollector, DumpScope, InputError, UnreadResource};
-use podplane_client::Permission;
-use podplane_ipam::{invariants::DrainingBlock, parse_cidr};
+use podplane_client::{Permission, Reason};
+use podplane_ipam::{invariants::DrainingBlock, net::Family, parse_cidr};
 use podplane_proto::ipam::{Block, BlockState};
 use serde::Deserialize;
 
@@ -27,10 +30,11 @@ const PAGE: u32 = 500;
 /// The rights without which nothing is audited. The kinds of networks are optional.
 const NEEDED: &[Permission] = &[list("", "nodes"), list("", "pods")];
 
-/// Reads everything that the arguments name.
+/// Reads everything that the arguments name. Flags that were not given are set to what the server
+/// says, where it is podplane's own.
 pub(super) fn read(
     args: &AuditArgs,
-    flags: &ControllerFlags,
+    flags: &mut ControllerFlags,
     global: &GlobalOptions,
     keep: DumpScope,
     progress: &Progress,
@@ -58,7 +62,13 @@ pub(super) fn read(
         cluster if cluster.is_given() => {
             collector = block_on(from_cluster(cluster, keep, progress))?
         }
-        _ => block_on(from_server(global, &mut collector)).map_err(|error| global.locate(error))?,
+        _ => {
+            let ranges = block_on(from_server(global, &mut collector));
+            let ranges = ranges.map_err(|error| global.locate(error))?;
+            if let Some(note) = ranges.add_to(flags) {
+                progress.done(&format!("note: {note}"));
+            }
+        }
     }
     Ok(collector.finish(flags))
 }
@@ -103,34 +113,114 @@ pub(crate) fn from_file(
         .with_context(name_it)
 }
 
-/// Reads podplane's own server. It also knows the draining blocks: an address outside of its node's
-/// block may be in one of them.
-async fn from_server(global: &GlobalOptions, collector: &mut DumpCollector) -> anyhow::Result<()> {
+/// The ranges of podplane's own server.
+#[derive(Debug, Default)]
+struct ServerRanges {
+    /// Those of its `--cluster-cidr` and of ClusterCIDR objects.
+    pods: BTreeSet<IpNet>,
+    services: BTreeSet<IpNet>,
+    /// The blocks of nodes.
+    blocks: Vec<IpNet>,
+}
+
+impl ServerRanges {
+    /// Sets flags that were not given. Ranges of pods must be those of the nodes' blocks, and not
+    /// of a flag that nobody follows: a cloud, or another controller, may give blocks. Returns a
+    /// note if they are not used.
+    fn add_to(self, flags: &mut ControllerFlags) -> Option<String> {
+        let Self {
+            pods,
+            services,
+            blocks,
+        } = self;
+        if flags.service_cidr.is_none() {
+            flags.service_cidr = flag(&services);
+        }
+        if flags.cluster_cidr.is_some() || pods.is_empty() {
+            return None;
+        }
+        let is_of = |range: &IpNet| blocks.iter().any(|block| range.contains(block));
+        let why = match flag(&pods) {
+            None => "there are several of a family",
+            Some(_) if !blocks.is_empty() && !pods.iter().any(is_of) => {
+                "no node has a block of them"
+            }
+            stated => {
+                flags.cluster_cidr = stated;
+                return None;
+            }
+        };
+        let pods = listed(&pods);
+        Some(format!(
+            "blocks are not compared with the ranges of the server, {pods}: {why}; state one with --cluster-cidr"
+        ))
+    }
+}
+
+/// The value of a flag for ranges; `None` if there is none, or several of a family.
+fn flag(ranges: &BTreeSet<IpNet>) -> Option<String> {
+    let families: BTreeSet<_> = ranges.iter().map(Family::of).collect();
+    (!ranges.is_empty() && families.len() == ranges.len()).then(|| listed(ranges))
+}
+
+fn listed(ranges: &BTreeSet<IpNet>) -> String {
+    let ranges: Vec<_> = ranges.iter().map(ToString::to_string).collect();
+    ranges.join(",")
+}
+
+/// Reads podplane's own server, and returns its ranges. It also knows the draining blocks: an
+/// address outside of its node's block may be in one of them.
+async fn from_server(
+    global: &GlobalOptions,
+    collector: &mut DumpCollector,
+) -> anyhow::Result<ServerRanges> {
     let client = global.client()?;
     let all = podplane_client::ListParams::default();
+    let mut ranges = ServerRanges::default();
     for node in client.all::<Node>().list(&all).await?.items {
+        let blocks = pod_ips::pod_cidrs(&node).iter();
+        ranges
+            .blocks
+            .extend(blocks.filter_map(|block| parse_cidr(block).ok()));
         collector.add(&node.to_json()?);
     }
     for pod in client.all::<Pod>().list(&all).await?.items {
         collector.add(&pod.to_json()?);
+    }
+    let listed = client.blocks().list().await?;
+    match client.all::<ClusterCIDR>().list(&all).await {
+        Ok(sets) => {
+            let sets = sets.items.iter().filter_map(|set| set.spec.as_ref());
+            let sets = sets.flat_map(|spec| spec.ipv4.iter().chain(&spec.ipv6));
+            let sets = sets.filter_map(|range| parse_cidr(range).ok());
+            ranges.pods = listed.cluster_cidrs.into_iter().chain(sets).collect();
+        }
+        // Who may not list all ranges knows none for certain.
+        Err(error) if error.reason == Reason::Forbidden => {}
+        Err(error) => return Err(error.into()),
     }
     for Block {
         cidr,
         state,
         node_name,
         ..
-    } in client.blocks().list().await?.blocks
+    } in listed.blocks
     {
-        let was_a_nodes = matches!(
-            BlockState::try_from(state),
-            Ok(BlockState::Draining | BlockState::Quarantined)
-        );
-        if was_a_nodes && let Ok(block) = parse_cidr(&cidr) {
-            let node = node_name;
-            collector.drain(DrainingBlock { node, block });
+        let Ok(block) = parse_cidr(&cidr) else {
+            continue;
+        };
+        match BlockState::try_from(state) {
+            Ok(BlockState::Draining | BlockState::Quarantined) => {
+                let node = node_name;
+                collector.drain(DrainingBlock { node, block });
+            }
+            Ok(BlockState::Reserved) => {
+                ranges.services.insert(block);
+            }
+            _ => {}
         }
     }
-    Ok(())
+    Ok(ranges)
 }
 
 /// Reads the cluster of the flags, with GET requests only.
@@ -309,6 +399,46 @@ mod tests {
 
     use super::*;
     use crate::progress::PlainLines;
+
+    fn flags_of(pods: &[&str], blocks: &[&str]) -> Option<String> {
+        let nets = |texts: &[&str]| -> Vec<IpNet> {
+            texts.iter().map(|text| text.parse().unwrap()).collect()
+        };
+        let ranges = ServerRanges {
+            pods: nets(pods).into_iter().collect(),
+            services: nets(&["10.96.0.0/12"]).into_iter().collect(),
+            blocks: nets(blocks),
+        };
+        let mut flags = ControllerFlags::default();
+        ranges.add_to(&mut flags);
+        assert_eq!(flags.service_cidr.as_deref(), Some("10.96.0.0/12"));
+        flags.cluster_cidr
+    }
+
+    #[test]
+    fn ranges_of_the_server_are_flags_that_were_not_given() {
+        let dual = flags_of(&["10.0.0.0/16", "fd00::/48"], &[]);
+        assert_eq!(dual.as_deref(), Some("10.0.0.0/16,fd00::/48"));
+        let followed = flags_of(&["10.0.0.0/16"], &["10.9.0.0/24", "10.0.1.0/24"]);
+        assert_eq!(followed.as_deref(), Some("10.0.0.0/16"));
+        assert_eq!(flags_of(&["10.0.0.0/16"], &["10.9.0.0/24"]), None);
+        assert_eq!(flags_of(&["10.0.0.0/16", "10.1.0.0/16"], &[]), None);
+        assert_eq!(flags_of(&[], &[]), None);
+        let mut given = ControllerFlags {
+            cluster_cidr: Some("10.0.0.0/8".into()),
+            service_cidr: Some(String::new()),
+            ..ControllerFlags::default()
+        };
+        let own = given.clone();
+        let ranges = ["10.0.0.0/16".parse().unwrap()];
+        let ranges = ServerRanges {
+            pods: ranges.into(),
+            services: ranges.into(),
+            ..ServerRanges::default()
+        };
+        ranges.add_to(&mut given);
+        assert_eq!(given, own);
+    }
 
     /// The answer of a cluster with Cilium and without Calico, to a user that may list only nodes
     /// and pods.

@@ -262,7 +262,7 @@ fn verified(args: &VerifyArgs, stop: &Stop) -> anyhow::Result<VerifyReport> {
     }
     if let Some(path) = &args.junit {
         let xml = junit::xml(&report).context("failed to write JUnit XML")?;
-        fs::write(path, xml).with_context(|| format!("failed to write {}", path.display()))?;
+        output::page::write(path, xml)?;
     }
     Ok(report)
 }

@@ -1,14 +1,12 @@
 //! The formats of the map, and the files they are written to.
 
 use std::{
-    fs,
     io::{self, IsTerminal as _},
     path::PathBuf,
     str::FromStr,
 };
 
 use anstream::{AutoStream, ColorChoice};
-use anyhow::Context as _;
 use clap::ValueEnum;
 use serde_json::Value;
 
@@ -68,8 +66,7 @@ impl MapOutput {
 
     pub(super) fn write(&self, bytes: &[u8]) -> anyhow::Result<()> {
         match &self.file {
-            Some(file) => fs::write(file, bytes)
-                .with_context(|| format!("failed to write {}", file.display())),
+            Some(file) => output::page::write(file, bytes),
             None => output::bytes(bytes),
         }
     }

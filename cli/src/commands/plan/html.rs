@@ -24,7 +24,7 @@ const MARGIN: f64 = 1.1;
 /// Writes the page and the picture, if they are wanted.
 pub(super) fn write(args: &PlanArgs, question: &Question, plan: &Plan) -> anyhow::Result<()> {
     if let Some(file) = &args.html {
-        page::write(file, &report(question, plan).html())?;
+        page::write(file, report(question, plan).html())?;
     }
     if let Some(file) = &args.svg {
         let charts = figures(question, plan).into_iter();
@@ -32,7 +32,7 @@ pub(super) fn write(args: &PlanArgs, question: &Question, plan: &Plan) -> anyhow
             title: title(plan),
             charts: charts.map(|chart| (chart.caption, chart.picture)).collect(),
         };
-        page::write(file, &picture.svg())?;
+        page::write(file, picture.svg())?;
     }
     Ok(())
 }

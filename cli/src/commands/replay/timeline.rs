@@ -5,9 +5,11 @@ use std::{
     sync::{Arc, Mutex, PoisonError},
 };
 
+use ipnet::IpNet;
 use podplane_api::{
     Object as _,
     core::{Node, Pod},
+    networking::{ClusterCIDR, ServiceCIDR},
 };
 use podplane_map::AddressSpace;
 use podplane_summary::{Cluster, ClusterSummary};
@@ -47,6 +49,12 @@ enum TimedEntry {
     PodGone(String, String),
     Node(Box<Node>),
     NodeGone(String),
+    /// The ranges of the API server's flag.
+    ClusterCidrs(Vec<IpNet>),
+    ClusterCidr(Box<ClusterCIDR>),
+    ClusterCidrGone(String),
+    ServiceCidr(Box<ServiceCIDR>),
+    ServiceCidrGone(String),
     /// An event, as the API has it.
     Event(Value),
 }
@@ -146,6 +154,11 @@ impl Timeline {
                 TimedEntry::PodGone(namespace, name) => cluster.delete_pod(namespace, name),
                 TimedEntry::Node(node) => cluster.apply_node(node),
                 TimedEntry::NodeGone(name) => cluster.delete_node(name),
+                TimedEntry::ClusterCidrs(ranges) => cluster.set_cluster_cidrs(ranges),
+                TimedEntry::ClusterCidr(range) => cluster.apply_cluster_cidr(range),
+                TimedEntry::ClusterCidrGone(name) => cluster.delete_cluster_cidr(name),
+                TimedEntry::ServiceCidr(range) => cluster.apply_service_cidr(range),
+                TimedEntry::ServiceCidrGone(name) => cluster.delete_service_cidr(name),
                 TimedEntry::Event(_) => {}
             }
         }
@@ -212,12 +225,17 @@ impl TimedEntry {
                 match object["kind"].as_str()? {
                     "Pod" if is_gone => Some(Self::PodGone(text("namespace")?, text("name")?)),
                     "Node" if is_gone => Some(Self::NodeGone(text("name")?)),
+                    "ClusterCIDR" if is_gone => Some(Self::ClusterCidrGone(text("name")?)),
+                    "ServiceCIDR" if is_gone => Some(Self::ServiceCidrGone(text("name")?)),
                     _ if object.get("omitted").is_some() => None,
                     "Pod" => Some(Self::Pod(serde_json::from_value(object).ok()?)),
                     "Node" => Some(Self::Node(serde_json::from_value(object).ok()?)),
+                    "ClusterCIDR" => Some(Self::ClusterCidr(serde_json::from_value(object).ok()?)),
+                    "ServiceCIDR" => Some(Self::ServiceCidr(serde_json::from_value(object).ok()?)),
                     _ => None,
                 }
             }
+            EntryEvent::Log { cluster_cidrs, .. } => cluster_cidrs.map(Self::ClusterCidrs),
             EntryEvent::Event {
                 about,
                 type_,

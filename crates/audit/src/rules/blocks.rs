@@ -128,7 +128,7 @@ pub(crate) fn of_node(node: &DumpedNode, dump: &Dump, expected: &ExpectedBlocks)
     }
     let mut findings = Vec::new();
     if let Some(message) = mismatch(node) {
-        let repair = "write the node anew, with spec.podCIDR as the first of spec.podCIDRs: --repair DIR writes how";
+        let repair = "write the node anew, with spec.podCIDR as the first of spec.podCIDRs: an audit with --repair DIR writes the steps";
         findings.push(finding(
             Code::PodCidrMismatch,
             Severity::Error,
@@ -178,7 +178,7 @@ fn missing(node: &DumpedNode, dump: &Dump) -> Option<(String, &'static str)> {
             format!(
                 "node {name} has no block: its pods get no address from a network that goes by podCIDR"
             ),
-            "a block that is free can be set once, also on a live node: --repair DIR writes how; \
+            "a block that is free can be set once, also on a live node: an audit with --repair DIR writes the steps; \
             else the controller gives it one when the range has room",
         ));
     }

@@ -69,7 +69,7 @@ pub(super) fn of_nodes(
             ),
             None if !waiting.is_empty() && has_blocks(name) => (
                 Severity::Warning,
-                "give the node a block: --repair DIR writes how",
+                "give the node a block: an audit with --repair DIR writes the steps",
             ),
             Some(_) | None => return None,
         };

@@ -20,9 +20,11 @@ pub(super) async fn list_of(calls: &GrpcCalls, node: &str) -> Result<BlockList, 
     let request = calls.request(ListBlocksRequest { node_name });
     let listed = service(calls).list_blocks(request).await.map_err(refused)?;
     let listed = listed.into_inner();
+    let ranges = listed.cluster_cidrs.iter();
     Ok(BlockList {
         blocks: listed.blocks,
         resource_version: listed.resource_version,
+        cluster_cidrs: ranges.filter_map(|range| range.parse().ok()).collect(),
     })
 }
 

@@ -83,6 +83,7 @@ pub(super) async fn list_of(client: &Client, node: &str) -> Result<BlockList, Ap
     Ok(BlockList {
         blocks: blocks.into_iter().map(|(_, block)| block).collect(),
         resource_version,
+        cluster_cidrs: Vec::new(),
     })
 }
 

@@ -6,6 +6,7 @@ use clap::{ArgAction, Args};
 use podplane_api::ObjectKey;
 use podplane_host::{fs, random};
 use prometheus_client::metrics::family::Family;
+use tokio_util::sync::CancellationToken;
 
 use super::{Candidate, Election, JITTER_FACTOR, LeaderError, times};
 use crate::Client;
@@ -94,6 +95,7 @@ impl LeaderElection {
             return Ok(Candidate {
                 client,
                 election: None,
+                decided: CancellationToken::new(),
             });
         }
         let refuse = |why| Err(LeaderError::Config(why));
@@ -134,6 +136,7 @@ impl LeaderElection {
         Ok(Candidate {
             client,
             election: Some(election),
+            decided: CancellationToken::new(),
         })
     }
 }

@@ -1,5 +1,6 @@
 //! The restart of services of a running cluster, with the same flags or with changed ones.
 
+use futures::future::try_join_all;
 use tonic::Status;
 
 use super::{ClusterInstance, NodeGroup, internal};
@@ -19,7 +20,7 @@ enum ServiceSlot {
 
 impl ClusterInstance {
     /// Restarts services: those with that name or kind, and those whose flags changed. Returns
-    /// their names.
+    /// their names, once all are ready.
     pub(crate) async fn restart(
         &mut self,
         names: &[String],
@@ -75,7 +76,20 @@ impl ClusterInstance {
         if restarted.is_err() {
             self.record.nodes = before;
         }
-        restarted.map_err(internal)
+        let restarted = restarted.map_err(internal)?;
+        self.await_readiness(&restarted).await.map_err(internal)?;
+        Ok(restarted)
+    }
+
+    /// Waits until services serve: until they have the first lists of what they work on.
+    async fn await_readiness(&self, names: &[String]) -> anyhow::Result<()> {
+        let services = self.services();
+        let named = services.filter(|service| names.contains(&service.spec().name));
+        let ready = named.map(|service| async {
+            let socket = self.dir.socket(&service.spec().name);
+            service.ready(&socket).await
+        });
+        try_join_all(ready).await.map(drop)
     }
 
     /// The nodes of these kubelets; empty unless each kubelet serves one node.

@@ -60,8 +60,8 @@ fn blocks(scene: &Scene<'_>, room: usize) -> Vec<SideLine> {
         && outlines.is_empty()
     {
         let node = block.node().unwrap_or("<none>");
-        let state = block.state();
-        lines.push(line(format!("in {} {state} {node}", block.cidr())));
+        let (state, also) = (block.state(), words::also(space, block));
+        lines.push(line(format!("in {} {state} {node}{also}", block.cidr())));
     }
     // The heading, this line, an empty line, and one for what is left out.
     let named = room.saturating_sub(4);

@@ -1,8 +1,8 @@
 //! The canvases: well-formed, complete, within their size, and safe for the names of others.
 
 use podplane_map::{
-    AddressSpace, AddressState, BlockState, ColorMode, NetworkRole, Scene, SpaceParts, TextGrid,
-    TextSize, svg,
+    AddressSpace, AddressState, BlockState, ColorMode, GridLimit, NetworkRole, Scene, SpaceParts,
+    TextGrid, TextSize, View, cell_line, svg,
 };
 use proptest::prelude::*;
 use quick_xml::{Reader, events::Event};
@@ -81,6 +81,48 @@ fn a_picture_names_the_states_and_describes_itself() {
     // One file: no script, and nothing from elsewhere but the name of the language.
     assert!(!names.iter().any(|name| name == "script" || name == "image"));
     assert_eq!(svg.matches("http").count(), 1, "the namespace alone");
+}
+
+#[test]
+fn a_block_of_several_nodes_has_all_of_them_in_its_label_and_lines() {
+    let shown = |states: &[(&str, BlockState)]| {
+        let mut parts = duplicates();
+        let of = |(node, state): &(&str, BlockState)| block("10.244.8.0/22", *state, node);
+        parts.blocks.extend(states.iter().map(of));
+        let space = space(parts);
+        let network = &space.networks()[0];
+        let limit = GridLimit::new(16, 16).unwrap();
+        let view = View::new(&space, network, network.cidr(), limit).unwrap();
+        let cell = view.cell_of("10.244.8.1".parse().unwrap()).unwrap();
+        let line = cell_line(&space, cell);
+        let (_, of) = line.split_once("; block 10.244.8.0/22 of ").unwrap();
+        (of.to_owned(), picture(&space))
+    };
+    use BlockState::{Assigned, Draining};
+    let (m, n, o, p) = (
+        ("m", Assigned),
+        ("n", Assigned),
+        ("o", Assigned),
+        ("p", Assigned),
+    );
+    let gone = ("gone", Draining);
+    for (nodes, line, label) in [
+        (&[m] as &[_], "m", "m"),
+        (&[n, m], "n; also of m", "m, n"),
+        (&[n, o, m, p], "p; also of m, n +1", "m, n +2"),
+        (&[m, gone], "gone, draining; also of m", "m"),
+    ] {
+        let (of, svg) = shown(nodes);
+        assert_eq!(of, line);
+        assert!(svg.contains(&format!(">{label}</text>")), "{label}: {svg}");
+        let title = format!("block 10.244.8.0/22 of {line}: ");
+        assert!(svg.contains(&title), "{title}: {svg}");
+    }
+    // Where two names have no room.
+    let long = ["n", "m"].map(|name| name.repeat(30));
+    let (_, svg) = shown(&[(&long[0], Assigned), (&long[1], Assigned)]);
+    let first = format!(">{} +1</text>", long[1]);
+    assert!(svg.contains(&first), "{svg}");
 }
 
 /// Names of others, in all places where a source can have one.

@@ -1,5 +1,6 @@
 //! A line of a recording.
 
+use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
@@ -106,6 +107,13 @@ pub enum EntryEvent {
     Log {
         /// The text.
         message: String,
+        /// The cluster's ranges of pods from now on, if the text is about them.
+        #[serde(
+            default,
+            rename = "clusterCIDRs",
+            skip_serializing_if = "Option::is_none"
+        )]
+        cluster_cidrs: Option<Vec<IpNet>>,
     },
 }
 

@@ -220,7 +220,7 @@ fn is_about(what: &EntryEvent, pod: &str) -> bool {
             .is_some_and(|message| mentions(message, pod)),
         // A fault concerns every pod.
         EntryEvent::Fault { .. } | EntryEvent::Step { .. } => true,
-        EntryEvent::Violation { violation: text } | EntryEvent::Log { message: text } => {
+        EntryEvent::Violation { violation: text } | EntryEvent::Log { message: text, .. } => {
             text.contains(pod.rsplit('/').next().unwrap_or(pod))
         }
     }
@@ -384,7 +384,13 @@ impl fmt::Display for RunStep {
         for RecordingEntry { at, what, .. } in entries {
             writeln!(f, "  {:>+9.3}  {:<9}  {what}", at - begun, what.kind())?;
         }
-        if !changes.is_empty() {
+        // A UID only matters when it changes, because the object is then another one.
+        let is_first_uid = |change: &&FieldChange| matches!((change.field, change.values.as_slice()), ("uid", [none, _]) if none == NONE);
+        let mut changes = changes
+            .iter()
+            .filter(|change| !is_first_uid(change))
+            .peekable();
+        if changes.peek().is_some() {
             writeln!(f, "  changed:")?;
         }
         let mut shown = "";
@@ -394,12 +400,6 @@ impl fmt::Display for RunStep {
             values,
         } in changes
         {
-            // A UID only matters when it changes, because the object is then another one.
-            if let ("uid", [none, _]) = (*field, values.as_slice())
-                && none == NONE
-            {
-                continue;
-            }
             let values: Vec<_> = values
                 .iter()
                 .map(|value| match *field {
@@ -482,7 +482,7 @@ impl fmt::Display for EntryEvent {
                 )
             }
             Self::Violation { violation } => f.write_str(violation),
-            Self::Log { message } => f.write_str(message),
+            Self::Log { message, .. } => f.write_str(message),
         }
     }
 }

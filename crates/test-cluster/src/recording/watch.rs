@@ -4,14 +4,23 @@ use podplane_api::{
     Object,
     apps::{Deployment, ReplicaSet},
     core::{Event, Node, Pod},
+    networking::{ClusterCIDR, ServiceCIDR},
 };
-use podplane_client::{self as client, Cache, Client, ListParams, reflector};
+use podplane_client::{
+    self as client, Cache, Client, ListParams, WatcherEvent, answered, reflector, watcher,
+};
+use tokio::sync::Notify;
 
 use super::{EntryEvent, ObjectChange, Recorder};
 
-/// Records nodes, pods, Deployments, ReplicaSets and events as they change, for as long as it is
-/// polled. Leases are left out: they change all the time and say little.
+/// Records the ranges of the cluster, nodes, pods, Deployments, ReplicaSets and events as they
+/// change, for as long as it is polled. Leases are left out: they change all the time and say
+/// little.
 pub async fn watch(client: Client, recorder: Recorder) {
+    let (service_ranges, service_ranges_driver) =
+        reflector(client.all::<ServiceCIDR>(), ListParams::default());
+    let (pod_ranges, pod_ranges_driver) =
+        reflector(client.all::<ClusterCIDR>(), ListParams::default());
     let (nodes, nodes_driver) = reflector(client.all::<Node>(), ListParams::default());
     let (pods, pods_driver) = reflector(client.all::<Pod>(), ListParams::default());
     let (deployments, deployments_driver) =
@@ -19,11 +28,16 @@ pub async fn watch(client: Client, recorder: Recorder) {
     let (sets, sets_driver) = reflector(client.all::<ReplicaSet>(), ListParams::default());
     let (events, events_driver) = reflector(client.all::<Event>(), ListParams::default());
     tokio::join!(
+        service_ranges_driver,
+        pod_ranges_driver,
         nodes_driver,
         pods_driver,
         deployments_driver,
         sets_driver,
         events_driver,
+        cluster_cidrs(&client, &recorder),
+        objects(&service_ranges, &recorder),
+        objects(&pod_ranges, &recorder),
         objects(&nodes, &recorder),
         objects(&pods, &recorder),
         objects(&deployments, &recorder),
@@ -44,6 +58,31 @@ async fn objects<K: Object>(cache: &Cache<K>, recorder: &Recorder) {
             recorder.write(EntryEvent::Object { change, object });
         }
     }
+}
+
+/// Records the ranges of the API server's flag, which change when it is restarted.
+async fn cluster_cidrs(client: &Client, recorder: &Recorder) {
+    let connected = Notify::new();
+    let on_event = |event: WatcherEvent<ServiceCIDR>| {
+        if matches!(event, WatcherEvent::Listed(_) | WatcherEvent::Watching) {
+            connected.notify_one();
+        }
+    };
+    let follow = watcher(client.all(), ListParams::default(), on_event);
+    let record = async {
+        let mut known = Vec::new();
+        loop {
+            connected.notified().await;
+            // Without an answer, the next connection tells.
+            if let Ok(listed) = answered(client.blocks().list()).await
+                && listed.cluster_cidrs != known
+            {
+                recorder.cluster_cidrs(&listed.cluster_cidrs);
+                known = listed.cluster_cidrs;
+            }
+        }
+    };
+    tokio::join!(follow, record);
 }
 
 async fn told(cache: &Cache<Event>, recorder: &Recorder) {

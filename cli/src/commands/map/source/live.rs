@@ -1,5 +1,6 @@
 //! The facts of a live cluster.
 
+use ipnet::IpNet;
 use podplane_api::{
     Object,
     core::{Node, Pod, Service},
@@ -8,8 +9,6 @@ use podplane_api::{
 };
 use podplane_audit::DumpScope;
 use podplane_client::{ApiError, Client, Reason};
-use podplane_cluster::data_dir::DataDir;
-use podplane_ipam::parse_cidr;
 use podplane_map::SpaceParts;
 use podplane_summary::Cluster;
 
@@ -28,25 +27,16 @@ pub(super) async fn of_server(
 ) -> anyhow::Result<SpaceParts> {
     let client = global.client()?;
     let mut cluster = Cluster::new(PodIpResource::default());
-    cluster.set_cluster_cidrs(&cluster_cidrs(global, ranges));
+    cluster.set_cluster_cidrs(&ranges.pods);
     all(&client, |node: Node| cluster.apply_node(&node)).await?;
     all(&client, |pod: Pod| cluster.apply_pod(&pod)).await?;
-    add_records(&client, &mut cluster, ApiError::is_not_found).await?;
+    let stated = add_records(&client, &mut cluster, ApiError::is_not_found).await?;
+    if ranges.pods.is_empty() {
+        cluster.set_cluster_cidrs(&stated);
+    }
     let mut parts = cluster.space_parts();
     ranges.add_to(&mut parts)?;
     Ok(parts)
-}
-
-/// The ranges of pods: those of the flags, else those of the cluster in the data directory, whose
-/// API server does not know them.
-fn cluster_cidrs(global: &GlobalOptions, ranges: &StatedRanges) -> Vec<ipnet::IpNet> {
-    if !ranges.pods.is_empty() || global.names_server() {
-        return ranges.pods.clone();
-    }
-    let record = DataDir::layout(&global.data_dir).record().ok().flatten();
-    let text = record.map_or_else(String::new, |record| record.settings.cluster_cidr);
-    let texts = text.split(',').map(str::trim);
-    texts.filter_map(|text| parse_cidr(text).ok()).collect()
 }
 
 /// Reads a cluster of any kind: its nodes and pods with what its network has recorded, and the
@@ -86,13 +76,14 @@ pub(super) async fn of_any_cluster(
 /// Tells that the server does not know a kind.
 type IsUnserved = fn(&ApiError) -> bool;
 
-/// Adds ranges, Services and records of blocks. Without the right to read some of them, or where
-/// the server does not know them, the map is without them; a note names missing rights.
+/// Adds ranges, Services and records of blocks, and returns the server's cluster CIDRs. Without the
+/// right to read some of them, or where the server does not know them, the map is without them; a
+/// note names missing rights.
 async fn add_records(
     client: &Client,
     cluster: &mut Cluster,
     is_unserved: IsUnserved,
-) -> anyhow::Result<()> {
+) -> anyhow::Result<Vec<IpNet>> {
     let listed = all(client, |object: ClusterCIDR| {
         cluster.apply_cluster_cidr(&object);
     });
@@ -104,10 +95,11 @@ async fn add_records(
     let listed = all(client, |service: Service| cluster.apply_service(&service));
     if_permitted(Service::PLURAL, listed.await, is_unserved)?;
     let listed = client.blocks().list().await;
-    if let Some(list) = if_permitted("node blocks", listed, is_unserved)? {
-        cluster.set_blocks(&list.blocks);
-    }
-    Ok(())
+    let Some(list) = if_permitted("node blocks", listed, is_unserved)? else {
+        return Ok(Vec::new());
+    };
+    cluster.set_blocks(&list.blocks);
+    Ok(list.cluster_cidrs)
 }
 
 /// `None` if the server does not know the kind, or refuses to list it.

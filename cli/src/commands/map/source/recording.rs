@@ -32,7 +32,9 @@ pub(super) fn at(
         .into());
     }
     let mut cluster = timeline.cluster(at.unwrap_or(end));
-    cluster.set_cluster_cidrs(&ranges.pods);
+    if !ranges.pods.is_empty() {
+        cluster.set_cluster_cidrs(&ranges.pods);
+    }
     let mut parts = cluster.space_parts();
     ranges.add_to(&mut parts)?;
     Ok(parts)
@@ -78,5 +80,37 @@ mod tests {
         assert_eq!(state(None), AddressState::Free);
         let error = at(&file, Some(2.5), &StatedRanges::default()).unwrap_err();
         assert!(error.to_string().contains("ends after 2.000 s"), "{error}");
+    }
+
+    #[test]
+    fn a_recording_has_the_ranges_of_its_cluster() {
+        let node = json!({"kind": "Node", "apiVersion": "v1", "metadata": {"name": "a"},
+            "spec": {"podCIDR": "10.244.1.0/24", "podCIDRs": ["10.244.1.0/24"]}});
+        let services = json!({"kind": "ServiceCIDR", "apiVersion": "networking.k8s.io/v1",
+            "metadata": {"name": "kubernetes"}, "spec": {"cidrs": ["10.96.0.0/12"]}});
+        let log = |at: f64, range: &str| json!({"at": at, "step": 1, "kind": "log", "message": "m", "clusterCIDRs": [range]});
+        let object = |at: f64, object: &Value| json!({"at": at, "step": 1, "kind": "object", "change": "added", "object": object});
+        let lines = [
+            log(0.1, "10.244.0.0/16"),
+            object(0.2, &services),
+            object(0.5, &node),
+            log(1.0, "10.240.0.0/12"),
+        ];
+        let dir = tempfile::tempdir().unwrap();
+        let lines = lines.map(|line| format!("{line}\n")).concat();
+        fs::write(dir.path().join("recording.jsonl"), lines).unwrap();
+        let networks = |seconds: f64, ranges: &StatedRanges| {
+            let parts = at(dir.path(), Some(seconds), ranges).unwrap();
+            let cidrs = parts.networks.iter().map(|one| one.cidr().to_string());
+            cidrs.collect::<Vec<_>>()
+        };
+        let own = StatedRanges::default();
+        assert_eq!(networks(0.6, &own), ["10.244.0.0/16", "10.96.0.0/12"]);
+        assert_eq!(networks(1.0, &own), ["10.240.0.0/12", "10.96.0.0/12"]);
+        let stated = StatedRanges {
+            pods: vec!["10.0.0.0/8".parse().unwrap()],
+            ..StatedRanges::default()
+        };
+        assert_eq!(networks(1.0, &stated), ["10.0.0.0/8", "10.96.0.0/12"]);
     }
 }

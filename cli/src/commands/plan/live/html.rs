@@ -14,7 +14,7 @@ const TITLE: &str = "Address plan of a live cluster";
 /// Writes the page and the picture, if they are wanted.
 pub(super) fn write(args: &PlanArgs, plan: &LivePlan<'_>, dump: &Dump) -> anyhow::Result<()> {
     if let Some(file) = &args.html {
-        page::write(file, &report(args, plan, dump).html())?;
+        page::write(file, report(args, plan, dump).html())?;
     }
     if let Some(file) = &args.svg {
         let Figure {
@@ -24,7 +24,7 @@ pub(super) fn write(args: &PlanArgs, plan: &LivePlan<'_>, dump: &Dump) -> anyhow
             title: TITLE.into(),
             charts: vec![(caption, picture)],
         };
-        page::write(file, &picture.svg())?;
+        page::write(file, picture.svg())?;
     }
     Ok(())
 }
