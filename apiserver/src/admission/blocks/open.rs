@@ -30,14 +30,14 @@ use crate::{
 const HOLDS: &str = "/podplane/block-holds";
 
 impl NodeBlockAdmission {
-    /// Makes the records agree with the nodes, in case a version without records wrote the store:
-    /// every block of a node gets its record, and a record without a node starts to drain.
     /// The ranges of `--cluster-cidr`, as texts.
     pub(crate) fn cluster_cidrs(&self) -> Vec<String> {
         let ranges = self.policy.cluster_cidrs.iter();
         ranges.map(ToString::to_string).collect()
     }
 
+    /// Makes the records agree with the nodes, in case a version without records wrote the store:
+    /// every block of a node gets its record, and a record without a node starts to drain.
     pub(crate) async fn open(engine: Engine, policy: BlockPolicy) -> Result<Self, StoreError> {
         let this = Self { engine, policy };
         repair::repair(&this.engine, || this.repairs().boxed()).await?;
