@@ -11,6 +11,7 @@ use podplane_api::{
 use podplane_audit::{ControllerFlags, Dump, DumpCollector, DumpScope, InputError, UnreadResource};
 use podplane_client::Permission;
 use podplane_ipam::{invariants::DrainingBlock, parse_cidr};
+use podplane_progress::Progress;
 use podplane_proto::ipam::{Block, BlockState};
 use serde::Deserialize;
 
@@ -18,7 +19,6 @@ use super::AuditArgs;
 use crate::{
     any_cluster::{AnyClusterFlags, list},
     global::{GlobalOptions, block_on},
-    progress::Progress,
 };
 
 /// The number of objects requested at once; kubectl's number.
@@ -308,7 +308,7 @@ mod tests {
     use podplane_audit::{ExpectedBlocks, audit};
 
     use super::*;
-    use crate::progress::PlainLines;
+    use podplane_progress::PlainLines;
 
     /// The answer of a cluster with Cilium and without Calico, to a user that may list only nodes
     /// and pods.

@@ -11,6 +11,7 @@ use podplane_client::{ApiError, Client, Reason};
 use podplane_cluster::data_dir::DataDir;
 use podplane_ipam::parse_cidr;
 use podplane_map::SpaceParts;
+use podplane_progress::{PlainLines, Progress};
 use podplane_summary::Cluster;
 
 use super::{StatedRanges, dump};
@@ -18,7 +19,6 @@ use crate::{
     any_cluster::AnyClusterFlags,
     commands::{audit::source::from_cluster, capacity::source::all},
     global::GlobalOptions,
-    progress::{PlainLines, Progress},
 };
 
 /// Reads podplane's API server.
@@ -29,6 +29,7 @@ pub(super) async fn of_server(
     let client = global.client()?;
     let mut cluster = Cluster::new(PodIpResource::default());
     cluster.set_cluster_cidrs(&cluster_cidrs(global, ranges));
+    let _progress = Progress::with_lines("reading nodes and pods", PlainLines::IfSlow);
     all(&client, |node: Node| cluster.apply_node(&node)).await?;
     all(&client, |pod: Pod| cluster.apply_pod(&pod)).await?;
     add_records(&client, &mut cluster, ApiError::is_not_found).await?;
@@ -39,7 +40,7 @@ pub(super) async fn of_server(
 
 /// The ranges of pods: those of the flags, else those of the cluster in the data directory, whose
 /// API server does not know them.
-fn cluster_cidrs(global: &GlobalOptions, ranges: &StatedRanges) -> Vec<ipnet::IpNet> {
+pub(crate) fn cluster_cidrs(global: &GlobalOptions, ranges: &StatedRanges) -> Vec<ipnet::IpNet> {
     if !ranges.pods.is_empty() || global.names_server() {
         return ranges.pods.clone();
     }
