@@ -16,7 +16,6 @@ mod page;
 mod picture;
 mod pod_file;
 mod pods;
-mod progress;
 mod ready;
 mod report;
 mod services;

@@ -14,7 +14,9 @@ use podplane_client::{Cache, Client, ListParams, reflector};
 
 use podplane_cluster::data_dir::DataDir;
 
-use crate::{pods, progress::Progress};
+use podplane_progress::Progress;
+
+use crate::pods;
 
 /// The interval of checks for sandboxes, once all else is as wanted.
 const LOOK: Duration = Duration::from_millis(20);

@@ -24,6 +24,7 @@ const DUMP: &str = r#"{"kind": "List", "items": [
     {"kind": "Node", "metadata": {"name": "a"}, "spec": {"podCIDR": "10.0.0.0/24", "podCIDRs": ["10.0.0.0/24"]}},
     {"kind": "Pod", "metadata": {"namespace": "default", "name": "web"}, "spec": {"nodeName": "a"}, "status": {"podIP": "10.0.0.2"}}
 ]}"#;
+const AUDIT: &[&str] = &["audit", "-"];
 const DEADLINE: Duration = Duration::from_secs(60);
 /// The time between two pieces of the slow input.
 const PIECE: Duration = Duration::from_millis(20);
@@ -45,22 +46,19 @@ fn terminal() -> Result<(File, OwnedFd)> {
     Ok((ours.into(), theirs))
 }
 
-/// An audit of standard input, which gets its dump at the end.
-struct SlowAudit {
+/// A command that reads standard input, and gets it slowly.
+struct SlowReader {
     child: Child,
     input: ChildStdin,
     shown: Receiver<Vec<u8>>,
     errors: String,
 }
 
-impl SlowAudit {
+impl SlowReader {
     /// Starts it; standard error is the terminal, if there is one.
     fn start(args: &[&str], terminal: Option<(File, OwnedFd)>) -> Result<Self> {
-        let mut command = podplane(["audit", "-"]);
-        command
-            .args(args)
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped());
+        let mut command = podplane(args);
+        command.stdin(Stdio::piped()).stdout(Stdio::piped());
         command.env("TERM", "xterm-256color").env_remove("NO_COLOR");
         let (ours, theirs) = match terminal {
             Some((ours, theirs)) => (Some(ours), Stdio::from(theirs)),
@@ -121,9 +119,9 @@ impl SlowAudit {
         Ok(())
     }
 
-    /// Sends the dump, and returns standard output and error.
-    fn end(mut self) -> Result<(String, String)> {
-        self.input.write_all(DUMP.as_bytes())?;
+    /// Sends the rest, and returns standard output and error.
+    fn end(mut self, rest: &str) -> Result<(String, String)> {
+        self.input.write_all(rest.as_bytes())?;
         drop(self.input);
         let mut output = String::new();
         let mut stdout = self.child.stdout.take().context("a pipe")?;
@@ -139,10 +137,10 @@ impl SlowAudit {
 
 #[test]
 fn a_terminal_shows_a_changing_line_and_clears_it() -> Result<()> {
-    for args in [&[][..], &["-o", "json"]] {
-        let mut audit = SlowAudit::start(args, Some(terminal()?))?;
+    for args in [AUDIT, &["audit", "-", "-o", "json"]] {
+        let mut audit = SlowReader::start(args, Some(terminal()?))?;
         audit.until("reading standard input: ")?;
-        let (output, shown) = audit.end()?;
+        let (output, shown) = audit.end(DUMP)?;
         assert!(!output.contains("reading"), "{output}");
         let last = shown.rfind("reading").context("the last line")?;
         assert!(shown[last..].contains("\u{1b}[2K"), "cleared: {shown:?}");
@@ -152,9 +150,9 @@ fn a_terminal_shows_a_changing_line_and_clears_it() -> Result<()> {
 
 #[test]
 fn slow_work_without_a_terminal_writes_plain_lines() -> Result<()> {
-    let mut audit = SlowAudit::start(&[], None)?;
+    let mut audit = SlowReader::start(AUDIT, None)?;
     audit.until("reading standard input: ")?;
-    let (output, shown) = audit.end()?;
+    let (output, shown) = audit.end(DUMP)?;
     assert!(!output.contains("reading"), "{output}");
     assert!(
         !shown.contains('\u{1b}') && shown.ends_with('\n'),
@@ -165,10 +163,10 @@ fn slow_work_without_a_terminal_writes_plain_lines() -> Result<()> {
 
 #[test]
 fn nothing_is_written_beside_json_without_a_terminal() -> Result<()> {
-    let mut audit = SlowAudit::start(&["-o", "json"], None)?;
+    let mut audit = SlowReader::start(&["audit", "-", "-o", "json"], None)?;
     // Longer than the second after which slow work writes lines.
     audit.slowly(Duration::from_secs(2))?;
-    let (output, shown) = audit.end()?;
+    let (output, shown) = audit.end(DUMP)?;
     serde_json::from_str::<serde_json::Value>(&output)?;
     assert_eq!(shown, "");
     Ok(())
@@ -176,7 +174,35 @@ fn nothing_is_written_beside_json_without_a_terminal() -> Result<()> {
 
 #[test]
 fn short_work_without_a_terminal_writes_no_line() -> Result<()> {
-    let (_, shown) = SlowAudit::start(&[], None)?.end()?;
+    let (_, shown) = SlowReader::start(AUDIT, None)?.end(DUMP)?;
     assert_eq!(shown, "");
+    Ok(())
+}
+
+/// An entry of a recording.
+const ENTRY: &str = r#"{"at": 0.1, "step": 1, "kind": "step", "name": "one"}"#;
+
+#[test]
+fn a_recording_that_is_read_slowly_has_a_line_too() -> Result<()> {
+    for command in [
+        &["replay", "/dev/stdin"][..],
+        &[
+            "map",
+            "--recording",
+            "/dev/stdin",
+            "--cluster-cidr",
+            "10.0.0.0/24",
+        ],
+    ] {
+        let mut reader = SlowReader::start(command, Some(terminal()?))?;
+        reader.until("reading /dev/stdin: ")?;
+        let (output, shown) = reader.end(&format!("{ENTRY}\n"))?;
+        assert!(
+            !output.is_empty() && !output.contains("reading"),
+            "{output}"
+        );
+        let last = shown.rfind("reading").context("the last line")?;
+        assert!(shown[last..].contains("\u{1b}[2K"), "cleared: {shown:?}");
+    }
     Ok(())
 }

@@ -12,6 +12,7 @@ mod cni;
 mod etcd;
 mod fixture;
 mod host_local;
+mod html;
 mod ipam;
 mod page;
 mod process;
@@ -29,6 +30,7 @@ use std::{
 
 use anyhow::{Context as _, Result, bail};
 use clap::{Args, Subcommand, ValueEnum};
+use podplane_progress::{PlainLines, Progress};
 
 use crate::build;
 use report::ReportLine;
@@ -81,6 +83,9 @@ pub(crate) struct BenchOptions<R: ValueEnum + Send + Sync + 'static> {
     /// Write the table into docs/BENCHMARKS.md
     #[arg(long, conflicts_with_all = ["rows", "quick"])]
     write: bool,
+    /// Write a page with pictures to FILE: one HTML file, for light and dark screens
+    #[arg(long, value_name = "FILE")]
+    html: Option<PathBuf>,
     /// Temporary directory; set when the command runs inside its own namespaces
     #[arg(long, hide = true)]
     inside: Option<PathBuf>,
@@ -94,39 +99,70 @@ impl<R: ValueEnum + Send + Sync + 'static> BenchOptions<R> {
             self.rows.clone()
         }
     }
+
+    /// Prepares what the flags need, and runs the benchmark.
+    fn run(&self, bench: impl FnOnce(&Self) -> Result<()>) -> Result<()> {
+        if let (Some(file), None) = (&self.html, &self.inside) {
+            html::prepare(file)?;
+        }
+        bench(self)
+    }
+
+    /// Measures each row, and prints which one it is.
+    fn measure(
+        &self,
+        mut row: impl FnMut(R) -> Result<Vec<ReportLine>>,
+    ) -> Result<Vec<ReportLine>> {
+        let rows = self.rows();
+        let count = rows.len();
+        // Each row has a line of its own.
+        let progress = Progress::with_lines("measure", PlainLines::Never);
+        progress.count("measure", u64::try_from(count).unwrap_or(u64::MAX));
+        let mut lines = Vec::new();
+        for (index, each) in rows.into_iter().enumerate() {
+            let line = format!("{} ({} of {count})", name(each.clone()), index + 1);
+            progress.suspend(|| note(&line));
+            lines.extend(row(each)?);
+            progress.advance(1);
+        }
+        Ok(lines)
+    }
+
+    /// Prints the table, and writes it into the docs and onto a page if that is wanted.
+    fn finish(&self, bench: &str, circumstances: &str, lines: &[ReportLine]) -> Result<()> {
+        let text = format!("{circumstances}\n\n{}\n", report::table(lines));
+        print(&text);
+        if self.write {
+            write(bench, &text)?;
+        }
+        if let Some(file) = &self.html {
+            html::write(file, &html::document(bench, self, circumstances, lines))?;
+        }
+        let missing = lines.iter().filter(|line| line.measured.is_err()).count();
+        if missing > 0 {
+            bail!("{missing} of {} lines could not be measured", lines.len());
+        }
+        let missed = lines.iter().filter(|line| !line.is_reached()).count();
+        if missed > 0 {
+            note(&format!("{missed} of {} targets were missed", lines.len()));
+        }
+        Ok(())
+    }
 }
 
 /// Runs a benchmark.
 pub(crate) fn run(what: &Benchmark) -> Result<()> {
     match what {
-        Benchmark::Apiserver(options) => apiserver::run(options),
-        Benchmark::Audit(options) => audit::run(options),
-        Benchmark::Cluster(options) => cluster::run(options),
-        Benchmark::Cni(options) => cni::run(options),
-        Benchmark::Etcd(options) => etcd::run(options),
-        Benchmark::Ipam(options) => ipam::run(options),
-        Benchmark::Page(options) => page::run(options),
-        Benchmark::Scheduler(options) => scheduler::run(options),
-        Benchmark::TestCluster(options) => test_cluster::run(options),
+        Benchmark::Apiserver(options) => options.run(apiserver::run),
+        Benchmark::Audit(options) => options.run(audit::run),
+        Benchmark::Cluster(options) => options.run(cluster::run),
+        Benchmark::Cni(options) => options.run(cni::run),
+        Benchmark::Etcd(options) => options.run(etcd::run),
+        Benchmark::Ipam(options) => options.run(ipam::run),
+        Benchmark::Page(options) => options.run(page::run),
+        Benchmark::Scheduler(options) => options.run(scheduler::run),
+        Benchmark::TestCluster(options) => options.run(test_cluster::run),
     }
-}
-
-/// Prints the table, and writes it into the docs if `written`.
-fn finish(bench: &str, circumstances: &str, lines: &[ReportLine], written: bool) -> Result<()> {
-    let text = format!("{circumstances}\n\n{}\n", report::table(lines));
-    print(&text);
-    if written {
-        write(bench, &text)?;
-    }
-    let missing = lines.iter().filter(|line| line.measured.is_err()).count();
-    if missing > 0 {
-        bail!("{missing} of {} lines could not be measured", lines.len());
-    }
-    let missed = lines.iter().filter(|line| !line.is_reached()).count();
-    if missed > 0 {
-        note(&format!("{missed} of {} targets were missed", lines.len()));
-    }
-    Ok(())
 }
 
 fn name(row: impl ValueEnum) -> String {

@@ -57,6 +57,9 @@ impl Profile {
     }
 }
 
+/// The parts of [`programs`].
+pub(crate) const PARTS: usize = 2;
+
 /// Builds `podplane` and the plugins into the profile's directory, and prints the time of each.
 pub(crate) fn programs(profile: Profile, parts: &mut Parts) -> Result<()> {
     parts.time("build podplane", || podplane(profile))?;

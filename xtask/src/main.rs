@@ -104,9 +104,9 @@ fn main() -> ExitCode {
                 true => Profile::Profiling,
                 false => Profile::Release,
             };
-            build::programs(profile, &mut Parts::of("build"))
+            build::programs(profile, &mut Parts::of("build", build::PARTS))
         }
-        XtaskCommand::Dist => build::dist(&mut Parts::of("dist")),
+        XtaskCommand::Dist => build::dist(&mut Parts::of("dist", build::PARTS)),
         XtaskCommand::Up { flags } => up::up(&flags),
         XtaskCommand::Test { args } => suite::test(&args),
         XtaskCommand::Soak { args } => suite::soak(&args),

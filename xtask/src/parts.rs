@@ -8,23 +8,28 @@ use anyhow::Result;
 #[derive(Debug)]
 pub(crate) struct Parts {
     command: &'static str,
+    /// The number of parts.
+    count: usize,
     done: Vec<(&'static str, Duration)>,
 }
 
 impl Parts {
-    pub(crate) fn of(command: &'static str) -> Self {
+    pub(crate) fn of(command: &'static str, count: usize) -> Self {
         Self {
             command,
+            count,
             done: Vec::new(),
         }
     }
 
-    /// Runs one part, and prints the time that it took, also if it failed.
+    /// Runs one part. Prints which one it is, and the time that it took, also if it failed.
     pub(crate) fn time<T>(
         &mut self,
         part: &'static str,
         work: impl FnOnce() -> Result<T>,
     ) -> Result<T> {
+        let number = self.done.len() + 1;
+        self.note(&format!("{part} ({number} of {})", self.count));
         let begun = Instant::now();
         let result = work();
         let took = begun.elapsed();

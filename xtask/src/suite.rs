@@ -8,6 +8,7 @@ use std::{
 };
 
 use anyhow::{Context as _, Result, anyhow, bail};
+use podplane_progress::{PlainLines, Progress};
 use serde::Deserialize;
 
 use crate::{
@@ -19,32 +20,32 @@ use crate::{
 
 /// Runs all tests once.
 pub(crate) fn test(args: &[String]) -> Result<()> {
-    all(Parts::of("test"), args, &[])
+    all(Parts::of("test", PARTS), args, &[])
 }
 
 /// Runs the same tests, with more rounds where a test has rounds, and checks the size of the
 /// published programs. `churn` is a separate target, for which nothing else is built.
 pub(crate) fn soak(args: &[String]) -> Result<()> {
-    let mut parts = Parts::of("soak");
     let rounds = &[("PODPLANE_SOAK", "1")];
     if args == ["churn"] {
         let churn = ["--test", "churn", "--", "--nocapture"].map(str::to_owned);
-        return all(parts, &churn, rounds);
+        return all(Parts::of("soak", PARTS), &churn, rounds);
     }
+    let mut parts = Parts::of("soak", build::PARTS + PARTS);
     build::dist(&mut parts)?;
     all(parts, args, rounds)
 }
 
 /// Writes the pictures of the documentation.
 pub(crate) fn pictures() -> Result<()> {
-    page(Parts::of("pictures"), "pictures", &[])
+    page(Parts::of("pictures", PARTS), "pictures", &[])
 }
 
 /// Measures the page; `output` is the path of a file for the figures.
 pub(super) fn page_figures(output: &str, is_quick: bool) -> Result<()> {
     let mut variables = vec![("PODPLANE_BENCH_OUTPUT", output)];
     variables.extend(is_quick.then_some(("PODPLANE_BENCH_QUICK", "1")));
-    page(Parts::of("bench"), "measurements", &variables)
+    page(Parts::of("bench", PARTS), "measurements", &variables)
 }
 
 /// Runs an ignored test of the page.
@@ -61,6 +62,9 @@ fn page(parts: Parts, test: &str, variables: &[(&str, &str)]) -> Result<()> {
     all(parts, &args.map(str::to_owned), variables)
 }
 
+/// The parts of [`all`].
+const PARTS: usize = build::PARTS + 3;
+
 fn all(mut parts: Parts, args: &[String], variables: &[(&str, &str)]) -> Result<()> {
     parts.time("install peers", peers::install)?;
     build::programs(Profile::Release, &mut parts)?;
@@ -70,7 +74,11 @@ fn all(mut parts: Parts, args: &[String], variables: &[(&str, &str)]) -> Result<
     })?;
     let outcome = parts.time("run tests", || match args {
         [] => side_by_side(variables),
-        _ => watched(tests(args).envs(variables.iter().copied()), Printing::Lines),
+        _ => watched(
+            tests(args).envs(variables.iter().copied()),
+            Printing::Lines,
+            &progress(),
+        ),
     })?;
     parts.summary();
     conclude(&outcome)
@@ -84,15 +92,22 @@ const CLUSTERS_AT_ONCE: &str = "3";
 
 /// Runs all tests: those of whole clusters beside all others.
 fn side_by_side(variables: &[(&str, &str)]) -> Result<TestOutcome> {
-    let Targets { clusters, others } = Targets::of(&metadata()?);
+    let Targets {
+        clusters,
+        others,
+        programs,
+    } = Targets::of(&metadata()?);
+    let progress = progress();
+    progress.count("test programs", programs);
     let flags = |targets: &BTreeSet<String>| {
         let flags = targets.iter().flat_map(|name| ["--test", name]);
         flags.map(str::to_owned).collect::<Vec<_>>()
     };
     let (clusters, mut others) = (flags(&clusters), flags(&others));
     others.extend(["--lib", "--bins", "--examples"].map(str::to_owned));
-    let run =
-        |mut tests: Command, printing| watched(tests.envs(variables.iter().copied()), printing);
+    let run = |mut tests: Command, printing| {
+        watched(tests.envs(variables.iter().copied()), printing, &progress)
+    };
     let (clusters, others) = thread::scope(|scope| {
         // A few programs with hundreds of tests: their lines say how far it is.
         let mut clusters = tests(&clusters);
@@ -147,6 +162,8 @@ struct Package {
 struct Target {
     name: String,
     kind: Vec<String>,
+    test: bool,
+    doctest: bool,
 }
 
 fn metadata() -> Result<Metadata> {
@@ -168,6 +185,8 @@ struct Targets {
     /// Those of [`CLUSTERS`], and others of the same names.
     clusters: BTreeSet<String>,
     others: BTreeSet<String>,
+    /// The number of all test programs, and of crates with examples in their documentation.
+    programs: u64,
 }
 
 impl Targets {
@@ -183,8 +202,31 @@ impl Targets {
         };
         let (clusters, others) = (names(true), names(false));
         let others = others.difference(&clusters).cloned().collect();
-        Self { clusters, others }
+        let all = metadata
+            .packages
+            .iter()
+            .flat_map(|package| &package.targets);
+        let programs = all.map(Target::programs).sum();
+        Self {
+            clusters,
+            others,
+            programs,
+        }
     }
+}
+
+impl Target {
+    /// The number of test programs that cargo makes of it.
+    fn programs(&self) -> u64 {
+        let is = |kind: &str| self.kind.iter().any(|each| each == kind);
+        // `--examples` tests examples also where their manifest does not ask for it.
+        u64::from(self.test || is("example")) + u64::from(self.doctest)
+    }
+}
+
+/// The progress of test programs.
+fn progress() -> Progress {
+    Progress::with_lines("run tests", PlainLines::IfSlow)
 }
 
 fn tests(args: &[String]) -> Command {
@@ -209,7 +251,7 @@ enum Printing {
 }
 
 /// Runs the tests, passes on their output, and parses the failures in it.
-fn watched(tests: &mut Command, printing: Printing) -> Result<TestOutcome> {
+fn watched(tests: &mut Command, printing: Printing, progress: &Progress) -> Result<TestOutcome> {
     // One pipe for both, so that cargo's lines stay between those of the tests that they are about.
     let (reader, writer) = io::pipe().context("failed to create a pipe")?;
     tests
@@ -224,19 +266,28 @@ fn watched(tests: &mut Command, printing: Printing) -> Result<TestOutcome> {
     let mut reader = BufReader::new(reader);
     let mut line = Vec::new();
     let mut text = Vec::new();
+    // A program has ended when the next one begins.
+    let mut is_running = false;
     while reader
         .read_until(b'\n', &mut line)
         .context("failed to read the tests' output")?
         > 0
     {
         let said = String::from_utf8_lossy(&line);
-        if printing == Printing::Lines || begins_a_program(&said) {
-            print(&mut text)?;
+        let begins = begins_a_program(&said);
+        if printing == Printing::Lines || begins {
+            progress.suspend(|| print(&mut text))?;
+        }
+        if begins && std::mem::replace(&mut is_running, true) {
+            progress.advance(1);
         }
         outcome.line(&said);
         text.append(&mut line);
     }
-    print(&mut text)?;
+    progress.suspend(|| print(&mut text))?;
+    if is_running {
+        progress.advance(1);
+    }
     outcome.succeeded = child
         .wait()
         .context("failed to wait for cargo test")?
@@ -274,12 +325,15 @@ mod tests {
 
     #[test]
     fn each_integration_test_is_in_one_half() {
+        let target = |name: &str, kind: &str| {
+            let (test, doctest) = (kind != "bench", kind == "lib");
+            serde_json::json!({"name": name, "kind": [kind], "test": test, "doctest": doctest})
+        };
         let metadata: Metadata = serde_json::from_value(serde_json::json!({"packages": [
             {"name": "podplane-tests", "targets": [
-                {"name": "podplane_tests", "kind": ["lib"]},
-                {"name": "churn", "kind": ["test"]}, {"name": "kubectl", "kind": ["test"]}]},
+                target("podplane_tests", "lib"), target("churn", "test"), target("kubectl", "test")]},
             {"name": "podplane-audit", "targets": [
-                {"name": "kubectl", "kind": ["test"]}, {"name": "oracle", "kind": ["test"]}]},
+                target("kubectl", "test"), target("oracle", "test"), target("time", "bench")]},
         ]}))
         .unwrap();
         let set = |names: &[&str]| names.iter().map(|&name| name.to_owned()).collect();
@@ -288,6 +342,7 @@ mod tests {
             Targets {
                 clusters: set(&["churn", "kubectl"]),
                 others: set(&["oracle"]),
+                programs: 6,
             }
         );
     }

@@ -13,7 +13,7 @@ use crate::{
 /// Builds and starts a cluster, and shows nodes, pods, and one ping between nodes. `flags` are
 /// those of `podplane up`.
 pub(crate) fn up(flags: &[OsString]) -> Result<()> {
-    let mut parts = Parts::of("up");
+    let mut parts = Parts::of("up", build::PARTS + 1);
     build::programs(Profile::Release, &mut parts)?;
     let cluster = ClusterLauncher::new(flags);
     parts.time("start", || {

@@ -20,13 +20,13 @@ use podplane_api::{pod_ips::PodIpResource, printable};
 use podplane_audit::{
     AuditReport, ControllerFlags, DumpScope, ExpectedBlocks, IpamChoice, Repair, Severity, audit,
 };
+use podplane_progress::{PlainLines, Progress};
 
 use self::metrics::PushUrl;
 use crate::{
     any_cluster::{ANY_CLUSTER, AnyClusterFlags},
     global::{GlobalOptions, block_on},
     output,
-    progress::{PlainLines, Progress},
     report::{UnusableInput, UsageError},
 };
 

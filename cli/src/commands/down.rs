@@ -3,11 +3,9 @@
 use std::process::ExitCode;
 
 use podplane_cluster::{data_dir::DataDir, launch};
+use podplane_progress::Progress;
 
-use crate::{
-    global::{GlobalOptions, block_on},
-    progress::Progress,
-};
+use crate::global::{GlobalOptions, block_on};
 
 /// Stop the cluster on this machine and keep its data; the next `up` resumes it
 #[derive(Debug, clap::Args)]
@@ -30,21 +28,17 @@ pub(crate) fn run(args: DownArgs, global: &GlobalOptions) -> anyhow::Result<Exit
         anstream::eprintln!("no cluster in {name}");
         return Ok(ExitCode::SUCCESS);
     }
-    let ran = block_on(async {
-        let _progress = Progress::new("stopping");
-        launch::stop(&dir).await
-    })?;
-    anstream::eprintln!(
-        "{} in {name}",
-        if ran {
-            "stopped the cluster"
-        } else {
-            "no cluster runs"
-        }
-    );
+    let progress = Progress::new("stopping");
+    let ran = block_on(launch::stop(&dir))?;
+    let done = match ran {
+        true => "stopped the cluster",
+        false => "no cluster runs",
+    };
+    progress.done(&format!("{done} in {name}"));
     if args.purge {
+        progress.work(&format!("removing {name}"));
         dir.purge()?;
-        anstream::eprintln!("removed {name}");
+        progress.done(&format!("removed {name}"));
     }
     Ok(ExitCode::SUCCESS)
 }

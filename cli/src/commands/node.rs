@@ -11,6 +11,7 @@ use podplane_cluster::{
     settings::{Network, name_of},
 };
 use podplane_kubelet::kubelet::node_network::NetworkBackend;
+use podplane_progress::{PlainLines, Progress};
 use podplane_proto::cluster::{
     AddNodeRequest, RebootNodeRequest, RemoveNodeRequest, SetNodeNetworkRequest,
     cluster_service_client::ClusterServiceClient,
@@ -23,7 +24,6 @@ use crate::{
     kind::ResourceKind,
     output,
     pods::not_running,
-    progress::{PlainLines, Progress},
     ready::{ReadinessGoal, listed},
 };
 

@@ -4,6 +4,7 @@ mod page;
 pub(crate) mod timeline;
 
 use std::{
+    fs::Metadata,
     io::IsTerminal as _,
     path::{Path, PathBuf},
     process::ExitCode,
@@ -12,11 +13,11 @@ use std::{
 use anyhow::Context as _;
 use clap::{ValueEnum, builder::PossibleValuesParser};
 use console::{Key, Term};
+use podplane_progress::{PlainLines, Progress};
 use podplane_test_cluster::recording::{
     EntryEvent,
     replay::{self, Filter, Recording},
 };
-
 use podplane_ui::{Session, SessionSource};
 
 use self::timeline::Timeline;
@@ -81,6 +82,15 @@ enum ReplayFormat {
     Json,
 }
 
+impl ReplayFormat {
+    const fn plain_lines(self) -> PlainLines {
+        match self {
+            Self::Text => PlainLines::IfSlow,
+            Self::Json => PlainLines::Never,
+        }
+    }
+}
+
 pub(crate) fn run(args: ReplayArgs) -> anyhow::Result<ExitCode> {
     let ReplayArgs {
         path,
@@ -96,7 +106,7 @@ pub(crate) fn run(args: ReplayArgs) -> anyhow::Result<ExitCode> {
         pod,
         kinds: kind,
     };
-    let recording = replay::read(&path)?;
+    let recording = read(&path, output.plain_lines())?;
     if page.is_given() && !ui {
         return Err(UsageError("--port and --no-open need --ui".into()).into());
     }
@@ -129,6 +139,17 @@ pub(crate) fn run(args: ReplayArgs) -> anyhow::Result<ExitCode> {
     } else {
         ExitCode::FAILURE
     })
+}
+
+/// Reads a recording, with its progress.
+pub(super) fn read(path: &Path, lines: PlainLines) -> anyhow::Result<Recording> {
+    let progress = Progress::with_lines("reading", lines);
+    Ok(replay::read_through(path, |file| {
+        let metadata = file.metadata().ok().filter(Metadata::is_file);
+        let total = metadata.map(|metadata| metadata.len());
+        progress.bytes(&format!("reading {}", path.display()), total);
+        progress.counted(file)
+    })?)
 }
 
 /// Serves the page of a recording until the command is interrupted.

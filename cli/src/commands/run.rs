@@ -14,13 +14,13 @@ use podplane_api::{
     meta::ObjectMeta,
 };
 use podplane_client::{Api, Cache, ListParams};
+use podplane_progress::{PlainLines, Progress};
 
 use super::{BatchOutcome, IN_FLIGHT, NamespaceArgs, completion::candidates, duration, wait};
 use crate::{
     global::{GlobalOptions, block_on},
     kind::ResourceKind,
     output,
-    progress::{PlainLines, Progress},
 };
 
 /// Create a pod NAME, or with --replicas N the pods NAME-0 to NAME-(N-1)

@@ -10,11 +10,11 @@ use std::{
 
 use anyhow::Context as _;
 use futures::{StreamExt as _, TryStreamExt as _, pin_mut};
-use indicatif::HumanBytes;
 use podplane_apiserver::check_item;
 use podplane_client::endpoint;
 use podplane_cluster::{data_dir::DataDir, trust};
 use podplane_etcd::EtcdFlags;
+use podplane_progress::{HumanBytes, PlainLines, Progress};
 use podplane_proto::store::{BackupRequest, store_service_client::StoreServiceClient};
 use podplane_store::{
     BackupInfo, CheckReport, EtcdStore, ListQuery, OpenError, RestoreReport, SledStore, Store,
@@ -24,9 +24,7 @@ use tempfile::NamedTempFile;
 
 use crate::{
     global::{GlobalOptions, block_on},
-    output,
-    progress::{PlainLines, Progress},
-    report,
+    output, report,
 };
 
 /// Check, back up, restore or compact the store of a cluster

@@ -21,6 +21,7 @@ use podplane_cluster::{
     supervisor, trust,
 };
 use podplane_ipam::{AllocatorType, cluster::RangeConfig};
+use podplane_progress::Progress;
 use podplane_proto::cluster::GetStatusResponse;
 use podplane_service_runtime::shutdown;
 
@@ -30,7 +31,6 @@ use crate::{
     kind::ResourceKind,
     manifest::{self, Manifest},
     output,
-    progress::Progress,
     ready::{ClusterStart, ReadinessGoal, listed},
     services::{self, OwnServices, ServiceFlags},
 };

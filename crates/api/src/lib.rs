@@ -26,7 +26,6 @@ pub mod packed;
 pub mod patch;
 pub mod pod_exit;
 pub mod pod_ips;
-pub mod printable;
 pub mod quantity;
 pub mod schema;
 pub mod selector;
@@ -67,3 +66,4 @@ pub use k8s_openapi::{
     kube_aggregator::pkg::apis::apiregistration::v1 as apiregistration,
 };
 pub use object::{Object, ObjectKey, Scope};
+pub use podplane_printable as printable;

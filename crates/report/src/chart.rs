@@ -1,15 +1,19 @@
 //! Charts as SVG. Their input is what is drawn, in shares of the whole, so that no chart knows a
 //! unit.
 
+mod axis;
 mod bars;
 mod growth;
+mod intervals;
 mod waterfall;
 
 use maud::{Markup, PreEscaped, html};
 use podplane_api::printable;
 
+pub use axis::{AxisTick, LogScale};
 pub use bars::{Bar, BarPart, Bars, PartStyle};
 pub use growth::GrowthCurve;
+pub use intervals::{IntervalRow, Intervals};
 pub use waterfall::{Waterfall, WaterfallRow};
 
 use crate::figure::Picture;
@@ -20,15 +24,6 @@ const WIDTH: f64 = 960.0;
 const CHARACTER: f64 = 7.2;
 
 const STYLE: &str = include_str!("chart/chart.css");
-
-/// A mark on an axis.
-#[derive(Clone, Debug)]
-pub struct AxisTick {
-    /// The place, from 0 to 1.
-    pub at: f64,
-    /// The value there.
-    pub label: String,
-}
 
 /// The shapes of a chart, and its height.
 pub(crate) struct Drawing {
@@ -71,6 +66,7 @@ impl PictureFile {
                 Picture::Waterfall(chart) => chart.drawing(),
                 Picture::Bars(chart) => chart.drawing(),
                 Picture::Growth(chart) => chart.drawing(),
+                Picture::Intervals(chart) => chart.drawing(),
             };
             placed.push((top, caption, drawing.shapes));
             top += CAPTION + drawing.height;

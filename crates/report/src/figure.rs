@@ -4,7 +4,7 @@ use maud::{Markup, PreEscaped, html};
 use podplane_map::{Scene, svg};
 
 use crate::{
-    chart::{Bars, GrowthCurve, Waterfall},
+    chart::{Bars, GrowthCurve, Intervals, Waterfall},
     table::{Table, anchor},
 };
 
@@ -33,6 +33,8 @@ pub enum Picture {
     Bars(Bars),
     /// A growing number, and its limit.
     Growth(GrowthCurve),
+    /// Series of measurements.
+    Intervals(Intervals),
 }
 
 /// The SVG of a map.
@@ -67,6 +69,7 @@ impl Figure {
                         Picture::Waterfall(chart) => (chart.drawing().element(caption)),
                         Picture::Bars(chart) => (chart.drawing().element(caption)),
                         Picture::Growth(chart) => (chart.drawing().element(caption)),
+                        Picture::Intervals(chart) => (chart.drawing().element(caption)),
                     }
                 }
                 details {

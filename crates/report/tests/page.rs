@@ -7,8 +7,9 @@ use podplane_map::{
     SpaceParts, svg,
 };
 use podplane_report::{
-    AxisTick, Bar, BarPart, Bars, Block, Cell, Column, Count, Fact, Figure, GrowthCurve, PartStyle,
-    Picture, PictureFile, Report, Row, Section, Table, Tone, Waterfall, WaterfallRow, map_figure,
+    AxisTick, Bar, BarPart, Bars, Block, Cell, Column, Count, Fact, Figure, GrowthCurve,
+    IntervalRow, Intervals, LogScale, PartStyle, Picture, PictureFile, Report, Row, Section, Table,
+    Tone, Waterfall, WaterfallRow, map_figure,
 };
 use podplane_test_page::Page;
 
@@ -68,6 +69,27 @@ fn growth(name: &str) -> GrowthCurve {
         end: Some(((0.9, 0.8), name.into())),
         times: vec![tick(0.0), tick(1.0)],
         numbers: vec![tick(0.5)],
+    }
+}
+
+fn intervals(name: &str) -> Intervals {
+    let scale = LogScale::over([0.8, 5.0]);
+    let row = |points: &[f64], target, tone| IntervalRow {
+        label: name.into(),
+        points: points.into(),
+        middle_half: (0.25, 0.5),
+        median: 0.4,
+        target,
+        value: name.into(),
+        tone,
+    };
+    Intervals {
+        rows: vec![
+            row(&[0.1, 0.4, 0.4, 0.9], Some(0.2), Tone::Good),
+            row(&[f64::NAN, f64::INFINITY], Some(f64::NAN), Tone::Bad),
+            row(&[], None, Tone::Neutral),
+        ],
+        ticks: scale.ticks(|value| format!("{value} {name}")),
     }
 }
 
@@ -136,6 +158,7 @@ fn report(name: &str) -> Report {
         figure(Picture::Waterfall(steps.clone()), vec![steps.table()]),
         figure(Picture::Bars(bars(name)), vec![table()]),
         figure(Picture::Growth(growth(name)), vec![table(), table()]),
+        figure(Picture::Intervals(intervals(name)), vec![table()]),
     ];
     let inner = Section {
         mark: Some((Tone::Good, text())),
@@ -188,7 +211,7 @@ fn a_page_is_whole_and_links_only_into_itself() {
 fn each_picture_has_a_name_and_a_table() {
     let page = Page::read(&report("web-0").html());
     let figures: Vec<_> = page.all("figure").collect();
-    assert_eq!(figures.len(), 4);
+    assert_eq!(figures.len(), 5);
     for figure in figures {
         assert_eq!(figure.all("figcaption").count(), 1);
         let picture = figure.all("svg").next().unwrap();
@@ -240,6 +263,7 @@ fn a_file_of_pictures_is_xml_without_anything_else() {
             charts: vec![
                 (name.into(), Picture::Bars(bars(name))),
                 (name.into(), Picture::Growth(growth(name))),
+                (name.into(), Picture::Intervals(intervals(name))),
                 (name.into(), Picture::Waterfall(waterfall(name))),
             ],
         };

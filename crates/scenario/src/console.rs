@@ -7,8 +7,9 @@ use std::{
 };
 
 use anstyle::{AnsiColor, Style};
-use indicatif::{MultiProgress, ProgressBar, ProgressStyle};
+use indicatif::{MultiProgress, ProgressBar};
 use podplane_api::printable;
+use podplane_progress::animate;
 
 use crate::{
     format::plain,
@@ -20,9 +21,6 @@ use crate::{
 const GOOD: Style = AnsiColor::Green.on_default().bold();
 const BAD: Style = AnsiColor::Red.on_default().bold();
 const FAINT: Style = Style::new().dimmed();
-
-/// The interval of the spinner.
-const TICK: Duration = Duration::from_millis(100);
 
 /// The console on which runs are reported.
 #[derive(Debug)]
@@ -42,7 +40,7 @@ impl Console {
         let bars = is_terminal.then(MultiProgress::new);
         let total = bars.as_ref().filter(|_| runs > 1).map(|bars| {
             let total = bars.add(ProgressBar::new(runs.try_into().unwrap_or(u64::MAX)));
-            style(
+            animate(
                 &total,
                 "{spinner} runs [{bar:24}] {pos} of {len} ({elapsed})",
             );
@@ -97,7 +95,7 @@ impl Console {
                 None => bars.add(bar),
             };
             bar.set_prefix(job.title.clone());
-            style(&bar, "{spinner} {prefix}  {wide_msg} ({elapsed})");
+            animate(&bar, "{spinner} {prefix}  {wide_msg} ({elapsed})");
             bar
         });
         ProgressLine {
@@ -348,15 +346,6 @@ impl Drop for ProgressLine<'_> {
             bars.remove(bar);
         }
     }
-}
-
-/// Sets the template of a changing line, and lets it turn.
-fn style(bar: &ProgressBar, template: &str) {
-    // The templates are constants, and valid.
-    if let Ok(style) = ProgressStyle::with_template(template) {
-        bar.set_style(style.progress_chars("=> "));
-    }
-    bar.enable_steady_tick(TICK);
 }
 
 pub(crate) fn seconds(time: Duration) -> String {

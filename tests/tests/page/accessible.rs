@@ -1,14 +1,16 @@
-//! The views for everybody: axe-core finds nothing serious in them, in light and dark, on small
-//! screens.
+//! The views and the reports for everybody: axe-core finds nothing serious in them, in light and
+//! dark, on small screens.
 
 use std::fs;
 
 use anyhow::{Context as _, Result, ensure};
 use podplane_tests::{
-    browser::{Screen, Tab},
+    browser::{Browser, Screen, Tab},
     peers,
+    programs::{finish, podplane},
 };
 use serde_json::Value;
+use xtask_bench_page::Benchmark;
 
 use crate::site::{LOGIN, Site, assert_content, ledger};
 
@@ -48,6 +50,7 @@ async fn axe_finds_nothing_serious_in_any_view() -> Result<()> {
     tab.evaluate(&axe).await?;
     for screen in SCREENS {
         tab.set_screen(screen).await?;
+        follows_system(&tab).await;
         is_accessible(&tab, "login").await?;
     }
 
@@ -78,6 +81,7 @@ async fn axe_finds_nothing_serious_in_any_view() -> Result<()> {
         .await;
         for screen in SCREENS {
             tab.set_screen(screen).await?;
+            follows_system(&tab).await;
             is_accessible(&tab, view).await?;
         }
     }
@@ -85,12 +89,64 @@ async fn axe_finds_nothing_serious_in_any_view() -> Result<()> {
     site.finish().await
 }
 
-/// Checks the present view, and that it is no wider than the screen.
-async fn is_accessible(tab: &Tab, view: &str) -> Result<()> {
-    // The page follows the screen a moment later.
+/// The pages that commands write, with every kind of chart.
+#[tokio::test(flavor = "multi_thread")]
+async fn axe_finds_nothing_serious_in_reports() -> Result<()> {
+    let (Some(axe), Some(chromium)) = (peers::node_module("axe-core"), peers::chromium()) else {
+        return Ok(());
+    };
+    let axe = fs::read_to_string(axe.join("axe.min.js"))?;
+    let dir = tempfile::tempdir()?;
+    let file = |name: &str| {
+        dir.path()
+            .join(format!("{name}.html"))
+            .display()
+            .to_string()
+    };
+    let audited = "../crates/audit/tests/data/networks/calico-faults.yaml";
+    for (name, args) in [
+        (
+            "plan",
+            &["plan", "--nodes", "100", "--growth", "20%/year"][..],
+        ),
+        ("audit", &["audit", audited]),
+    ] {
+        let mut command = podplane(args);
+        let written = finish(command.args(["--html", &file(name)]));
+        ensure!(fs::exists(file(name))?, "{written:?}");
+    }
+    let benchmark = include_str!("../../../xtask/bench-page/tests/benchmark.json");
+    let benchmark: Benchmark = serde_json::from_str(benchmark)?;
+    fs::write(file("bench"), benchmark.report().html())?;
+
+    let browser = Browser::start(&chromium).await?;
+    let tab = browser.tab().await?;
+    for name in ["plan", "audit", "bench"] {
+        tab.open(&format!("file://{}", file(name))).await?;
+        tab.until(
+            "document.readyState === 'complete' && document.querySelector('figure') !== null",
+        )
+        .await;
+        tab.evaluate("document.querySelectorAll('details').forEach(one => { one.open = true; })")
+            .await?;
+        tab.evaluate(&axe).await?;
+        for screen in SCREENS {
+            tab.set_screen(screen).await?;
+            is_accessible(&tab, name).await?;
+        }
+    }
+    browser.close().await
+}
+
+/// Waits until the page has the colours of the system, which it follows a moment later.
+async fn follows_system(tab: &Tab) {
     let follows = "document.documentElement.dataset.theme ===
         (matchMedia('(prefers-color-scheme: dark)').matches ? 'dark' : 'light')";
     tab.until(follows).await;
+}
+
+/// Checks the present view, and that it is no wider than the screen.
+async fn is_accessible(tab: &Tab, view: &str) -> Result<()> {
     // Of violations, as of those that axe cannot decide, only the former are certain.
     let run = "axe.run(document, {resultTypes: ['violations']}).then(({violations}) => violations
         .filter(({impact}) => impact === 'serious' || impact === 'critical')

@@ -13,7 +13,7 @@ use clap::ValueEnum;
 use serde::Deserialize;
 
 use super::{
-    BenchOptions, circumstances, finish, name, note, output_line,
+    BenchOptions, circumstances, name, output_line,
     report::{Goal, ReportLine, ReportUnit},
     sandbox,
     stats::Pairs,
@@ -89,11 +89,7 @@ pub(super) fn prepare() -> Result<()> {
 fn measure(options: &BenchOptions<ApiserverRow>, dir: &Path) -> Result<()> {
     prepare()?;
     let before = Processors::now()?;
-    let mut lines = Vec::new();
-    for row in options.rows() {
-        note(&format!("{} …", name(row)));
-        lines.extend(measure_row(row, options.quick, dir)?);
-    }
+    let lines = options.measure(|row| measure_row(row, options.quick, dir))?;
     let others = Processors::now()?.others_since(&before);
     let text = format!(
         "{} {}.\n\
@@ -102,7 +98,7 @@ fn measure(options: &BenchOptions<ApiserverRow>, dir: &Path) -> Result<()> {
         circumstances("data", dir)?,
         etcd_version(),
     );
-    finish("apiserver", &text, &lines, options.write)
+    options.finish("apiserver", &text, &lines)
 }
 
 fn measure_row(row: ApiserverRow, quick: bool, dir: &Path) -> Result<Vec<ReportLine>> {

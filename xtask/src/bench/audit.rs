@@ -11,9 +11,9 @@ use anyhow::{Context as _, Result, ensure};
 use clap::ValueEnum;
 
 use super::{
-    BenchOptions, circumstances, finish,
+    BenchOptions, circumstances,
     fixture::compile,
-    name, note,
+    name,
     report::{Goal, ReportLine, ReportUnit},
     stats::Pairs,
 };
@@ -86,19 +86,17 @@ pub(super) fn run(options: &BenchOptions<AuditRow>) -> Result<()> {
         .context("failed to create a temporary directory")?;
     let peak = compile(dir.path(), "peak")?;
     let rounds = if options.quick { 1 } else { 5 };
-    let mut lines = Vec::new();
-    for row in options.rows() {
-        note(&format!("{} …", name(row)));
+    let lines = options.measure(|row| {
         let nodes = row.nodes(options.quick);
         let measured =
             write_dump(row, dir.path(), nodes).and_then(|file| measure(&peak, &file, rounds));
-        lines.extend(row.lines(measured, nodes));
-    }
+        Ok(row.lines(measured, nodes).into())
+    })?;
     let text = format!(
         "{}\nWall-clock time and largest resident set of the whole process, with the dump in the page cache: the median of {rounds} runs.",
         circumstances("dumps", dir.path())?
     );
-    finish("audit", &text, &lines, options.write)
+    options.finish("audit", &text, &lines)
 }
 
 /// Seconds and KiB of each run, after one that fills the page cache.

@@ -11,7 +11,7 @@ use clap::ValueEnum;
 use serde::Deserialize;
 
 use super::{
-    BenchOptions, circumstances, finish, name, note,
+    BenchOptions, circumstances, name,
     report::{Goal, ReportLine, ReportUnit},
     stats::Pairs,
 };
@@ -61,23 +61,21 @@ impl From<Measurement> for Result<Pairs> {
 
 /// Measures.
 pub(super) fn run(options: &BenchOptions<ClusterRow>) -> Result<()> {
-    build::programs(Profile::Release, &mut Parts::of("bench"))?;
-    let mut lines = Vec::new();
-    for row in options.rows() {
-        note(&format!("{} …", name(row)));
-        match measure(row, options.quick) {
-            Ok(said) => lines.extend(
-                said.into_iter()
-                    .map(|said| promised(&said.line, said.measured.into())),
-            ),
-            Err(error) => lines.push(promised(&name(row), Err(error))),
-        }
-    }
+    build::programs(Profile::Release, &mut Parts::of("bench", build::PARTS))?;
+    let lines = options.measure(|row| {
+        Ok(match measure(row, options.quick) {
+            Ok(said) => said
+                .into_iter()
+                .map(|said| promised(&said.line, said.measured.into()))
+                .collect(),
+            Err(error) => vec![promised(&name(row), Err(error))],
+        })
+    })?;
     let text = format!(
         "{}\nTimes of single pods and sandboxes are p50 (p95); the others are of one run.",
         circumstances("data directories", &std::env::temp_dir())?
     );
-    finish("cluster", &text, &lines, options.write)
+    options.finish("cluster", &text, &lines)
 }
 
 fn measure(row: ClusterRow, is_quick: bool) -> Result<Vec<MeasuredLine>> {

@@ -6,8 +6,8 @@ use anyhow::{Result, bail};
 use clap::ValueEnum;
 
 use super::{
-    BenchOptions, attach, circumstances, finish, fixture::BenchFixture, host_local, name, note,
-    output_line, report::ReportLine, sandbox,
+    BenchOptions, attach, circumstances, fixture::BenchFixture, host_local, output_line,
+    report::ReportLine, sandbox,
 };
 use crate::build::{self, Profile};
 
@@ -72,11 +72,7 @@ pub(super) fn run(options: &BenchOptions<CniRow>) -> Result<()> {
 fn measure(options: &BenchOptions<CniRow>, dir: &Path) -> Result<()> {
     sandbox::prepare()?;
     let fixture = BenchFixture::new(dir, options.quick)?;
-    let mut lines = Vec::new();
-    for row in options.rows() {
-        note(&format!("{} …", name(row)));
-        lines.extend(row.measure(&fixture));
-    }
+    let lines = options.measure(|row| Ok(row.measure(&fixture)))?;
     let debian = output_line(
         "dpkg-query",
         &["-W", "-f", "${Version}", "containernetworking-plugins"],
@@ -88,5 +84,5 @@ fn measure(options: &BenchOptions<CniRow>, dir: &Path) -> Result<()> {
         circumstances("leases", dir)?,
         output_line("iptables", &["--version"]),
     );
-    finish("cni", &text, &lines, options.write)
+    options.finish("cni", &text, &lines)
 }

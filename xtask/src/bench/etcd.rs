@@ -6,7 +6,7 @@ use anyhow::Result;
 use clap::ValueEnum;
 
 use super::{
-    BenchOptions, apiserver, circumstances, finish, name, note,
+    BenchOptions, apiserver, circumstances, name,
     report::{Goal, ReportLine, ReportUnit},
     stats::Pairs,
 };
@@ -34,19 +34,19 @@ pub(super) fn run(options: &BenchOptions<EtcdRow>) -> Result<()> {
 
 fn measure(options: &BenchOptions<EtcdRow>, dir: &Path) -> Result<()> {
     apiserver::prepare()?;
-    let mut lines = Vec::new();
-    for row in options.rows() {
-        note(&format!("{} …", name(row)));
+    let lines = options.measure(|row| {
         let measured = apiserver::load(&name(row), options.quick, dir)?.into_iter();
-        lines.extend(measured.map(|(line, pairs)| promised(&line, pairs)));
-    }
+        Ok(measured
+            .map(|(line, pairs)| promised(&line, pairs))
+            .collect())
+    })?;
     let text = format!(
         "{} {}. One member, without TLS. Rates are medians of the rounds, in which the sides took turns; a ratio is the median of the ratios round by \
          round (its quartiles), above 1 is better.",
         circumstances("data", dir)?,
         apiserver::etcd_version(),
     );
-    finish("etcd", &text, &lines, options.write)
+    options.finish("etcd", &text, &lines)
 }
 
 /// The target of a line.

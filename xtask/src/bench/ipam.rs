@@ -9,7 +9,7 @@ use clap::ValueEnum;
 use serde::Deserialize;
 
 use super::{
-    BenchOptions, circumstances, finish, name, note,
+    BenchOptions, circumstances, name,
     report::{Goal, ReportLine, ReportUnit},
     stats::Pairs,
 };
@@ -45,16 +45,12 @@ struct BenchOutput {
 
 /// Runs the benchmark.
 pub(super) fn run(options: &BenchOptions<IpamRow>) -> Result<()> {
-    let mut lines = Vec::new();
-    for row in options.rows() {
-        note(&format!("{} …", name(row)));
-        lines.push(row.line(measure(row)));
-    }
+    let lines = options.measure(|row| Ok(vec![row.line(measure(row))]))?;
     let text = format!(
         "{} Times are medians of 30 rounds.",
         circumstances("nothing", &build::root())?
     );
-    finish("ipam", &text, &lines, options.write)
+    options.finish("ipam", &text, &lines)
 }
 
 /// Runs one row in a process of its own, so that rows do not affect each other.

@@ -8,7 +8,7 @@ use clap::ValueEnum;
 use serde::Deserialize;
 
 use super::{
-    BenchOptions, circumstances, finish,
+    BenchOptions, circumstances,
     report::{Goal, ReportLine, ReportUnit},
     stats::Pairs,
 };
@@ -52,7 +52,7 @@ pub(super) fn run(options: &BenchOptions<PageRow>) -> Result<()> {
         "{} Updates are p50 (p95), all other figures medians.",
         circumstances("data", dir.path())?
     );
-    finish("page", &text, &lines, options.write)
+    options.finish("page", &text, &lines)
 }
 
 impl PageRow {

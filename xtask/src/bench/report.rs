@@ -2,8 +2,12 @@
 
 use anyhow::Result;
 use comfy_table::{Table, presets};
+use serde_json::{Value, json};
 
 use super::stats::{Pairs, quantile};
+
+/// The most values of a line that are drawn; of more, as many evenly spaced quantiles are.
+const MOST_POINTS: u32 = 200;
 
 /// The unit of a measurement.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -73,14 +77,90 @@ impl ReportLine {
         }
     }
 
-    fn cells(&self) -> [String; 5] {
-        let goal = match self.goal {
+    fn goal_text(&self) -> String {
+        match self.goal {
             Goal::Better(least) => format!("≥ {least}×"),
             Goal::Within(most) => format!("≤ {most}× the time"),
             Goal::AtLeast(least) => format!("≥ {}", self.amount(least)),
             Goal::AtMost(most) => format!("≤ {}", self.amount(most)),
             Goal::None => String::new(),
+        }
+    }
+
+    fn verdict(&self) -> &'static str {
+        match (&self.measured, self.goal) {
+            (Err(_), _) => "not-measured",
+            (Ok(_), Goal::None) => "no-target",
+            (Ok(_), _) if self.is_reached() => "reached",
+            (Ok(_), _) => "missed",
+        }
+    }
+
+    /// The line for the page of a benchmark.
+    fn document(&self) -> Value {
+        let [what, ours, peer, ratio, _] = self.cells();
+        let measured = self.measured.as_ref();
+        json!({
+            "what": what, "ours": ours, "peer": peer, "ratio": ratio,
+            "target": self.goal_text(), "verdict": self.verdict(),
+            "rounds": measured.map_or(0, |pairs| pairs.ours.len()),
+            "plots": measured.map_or_else(|_| Vec::new(), |pairs| self.plots(pairs)),
+        })
+    }
+
+    /// The measurements on each axis that they have: beside a peer, and beside a target that is a
+    /// value.
+    fn plots(&self, pairs: &Pairs) -> Vec<Value> {
+        let ratios = self.ratios(pairs);
+        let (axis, target) = match self.goal {
+            Goal::Within(most) => ("times-the-time", Some(most)),
+            Goal::Better(least) => ("times-better", Some(least)),
+            Goal::AtLeast(_) | Goal::AtMost(_) | Goal::None => ("times-better", None),
         };
+        let median = quantile(&ratios, 0.5).unwrap_or(f64::NAN);
+        let of_peer = self.plot(axis, ratios, target, &format!("{median:.2}×"));
+        let of_target = match self.goal {
+            Goal::AtLeast(least) => pairs.ours.iter().map(|ours| ours / least).collect(),
+            Goal::AtMost(most) => pairs.ours.iter().map(|ours| most / ours).collect(),
+            Goal::Better(_) | Goal::Within(_) | Goal::None => Vec::new(),
+        };
+        let of_target = self.plot("target", of_target, Some(1.0), &self.value(&pairs.ours));
+        of_peer.into_iter().chain(of_target).collect()
+    }
+
+    fn plot(
+        &self,
+        axis: &str,
+        mut values: Vec<f64>,
+        target: Option<f64>,
+        value: &str,
+    ) -> Option<Value> {
+        // JSON has no number for the ratio to a value that was too small to measure.
+        values.retain(|value| value.is_finite());
+        values.sort_by(f64::total_cmp);
+        let quartiles: Option<Vec<f64>> = [0.0, 0.25, 0.5, 0.75, 1.0]
+            .into_iter()
+            .map(|q| quantile(&values, q))
+            .collect();
+        let quartiles = quartiles?;
+        let drawn = (0..=MOST_POINTS).map(|part| f64::from(part) / f64::from(MOST_POINTS));
+        let drawn = drawn.filter_map(|q| quantile(&values, q)).collect();
+        let points: Vec<f64> = match u32::try_from(values.len()) {
+            Ok(..=MOST_POINTS) => values,
+            _ => drawn,
+        };
+        Some(json!({
+            "axis": axis, "points": points, "quartiles": quartiles, "target": target,
+            "value": match target {
+                Some(_) => format!("{value} (target {})", self.goal_text()),
+                None => value.to_owned(),
+            },
+            "verdict": if target.is_some() { self.verdict() } else { "no-target" },
+        }))
+    }
+
+    fn cells(&self) -> [String; 5] {
+        let goal = self.goal_text();
         let pairs = match &self.measured {
             Ok(pairs) => pairs,
             Err(error) => {
@@ -129,6 +209,11 @@ impl ReportLine {
             ReportUnit::Kibibytes => format!("{value:.0} KiB"),
         }
     }
+}
+
+/// The lines for the page of a benchmark.
+pub(super) fn documents(lines: &[ReportLine]) -> Vec<Value> {
+    lines.iter().map(ReportLine::document).collect()
 }
 
 /// Formats the lines as a Markdown table.

@@ -11,7 +11,7 @@ use clap::ValueEnum;
 use serde::Deserialize;
 
 use super::{
-    BenchOptions, apiserver, circumstances, finish, name, note,
+    BenchOptions, apiserver, circumstances, name,
     report::{Goal, ReportLine, ReportUnit},
     sandbox,
     stats::Pairs,
@@ -70,24 +70,21 @@ pub(super) fn run(options: &BenchOptions<SchedulerRow>) -> Result<()> {
 fn measure(options: &BenchOptions<SchedulerRow>, dir: &Path) -> Result<()> {
     sandbox::prepare()?;
     build::run(Command::new("ip").args(["link", "set", "lo", "up"]))?;
-    let mut lines = Vec::new();
-    for row in options.rows() {
-        note(&format!("{} …", name(row)));
+    let lines = options.measure(|row| {
         let measured = match row.has_apiserver() {
             false => vec![(name(row), decide(row, options.quick))],
             true => apiserver::load(&name(row), options.quick, dir)?,
         };
-        lines.extend(
-            measured
-                .into_iter()
-                .map(|(line, pairs)| promised(&line, pairs)),
-        );
-    }
+        let measured = measured.into_iter();
+        Ok(measured
+            .map(|(line, pairs)| promised(&line, pairs))
+            .collect())
+    })?;
     let text = format!(
         "{} Figures are medians of the rounds.",
         circumstances("data", dir)?
     );
-    finish("scheduler", &text, &lines, options.write)
+    options.finish("scheduler", &text, &lines)
 }
 
 /// The command that builds and runs the bench program of the scheduler.

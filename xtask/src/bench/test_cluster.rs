@@ -7,7 +7,7 @@ use anyhow::{Context as _, Result, bail};
 use clap::ValueEnum;
 
 use super::{
-    BenchOptions, circumstances, finish, name, note,
+    BenchOptions, circumstances, name,
     report::{Goal, ReportLine, ReportUnit},
     stats::Pairs,
 };
@@ -28,17 +28,13 @@ pub(crate) enum TestClusterRow {
 
 /// Runs the benchmark.
 pub(super) fn run(options: &BenchOptions<TestClusterRow>) -> Result<()> {
-    build::programs(Profile::Release, &mut Parts::of("bench"))?;
-    let mut lines = Vec::new();
-    for row in options.rows() {
-        note(&format!("{} …", name(row)));
-        lines.push(row.line(measure(row, options.quick)));
-    }
+    build::programs(Profile::Release, &mut Parts::of("bench", build::PARTS))?;
+    let lines = options.measure(|row| Ok(vec![row.line(measure(row, options.quick))]))?;
     let text = format!(
         "{}\nTimes are p50 (p95) of 20 rounds.",
         circumstances("data directories", &std::env::temp_dir())?
     );
-    finish("test-cluster", &text, &lines, options.write)
+    options.finish("test-cluster", &text, &lines)
 }
 
 fn measure(row: TestClusterRow, is_quick: bool) -> Result<Pairs> {

@@ -14,6 +14,7 @@ use podplane_api::{
 use podplane_audit::{ControllerFlags, Dump, DumpCollector, DumpScope, InputError, UnreadResource};
 use podplane_client::{Permission, Reason};
 use podplane_ipam::{invariants::DrainingBlock, net::Family, parse_cidr};
+use podplane_progress::Progress;
 use podplane_proto::ipam::{Block, BlockState};
 use serde::Deserialize;
 
@@ -21,7 +22,6 @@ use super::AuditArgs;
 use crate::{
     any_cluster::{AnyClusterFlags, list},
     global::{GlobalOptions, block_on},
-    progress::Progress,
 };
 
 /// The number of objects requested at once; kubectl's number.
@@ -398,7 +398,7 @@ mod tests {
     use podplane_audit::{ExpectedBlocks, audit};
 
     use super::*;
-    use crate::progress::PlainLines;
+    use podplane_progress::PlainLines;
 
     fn flags_of(pods: &[&str], blocks: &[&str]) -> Option<String> {
         let nets = |texts: &[&str]| -> Vec<IpNet> {

@@ -19,12 +19,12 @@ use podplane_cni::Version;
 use podplane_cni_verify::{
     Amount, CheckInfo, Event, RangeKeys, Template, VerifyOptions, VerifyReport,
 };
+use podplane_progress::Progress;
 use rustix::process::Signal;
 
 use crate::{
     commands::duration,
     output::{self, table::TextTable},
-    progress::Progress,
     report::{self, OutputClosed, UsageError},
 };
 

@@ -6,6 +6,7 @@ use std::{process::ExitCode, time::Duration};
 use anyhow::Context as _;
 use ipnet::Ipv4Net;
 use podplane_cluster::settings::{Network, name_of};
+use podplane_progress::{PlainLines, Progress};
 use podplane_scenario::{PlannedCase, Values};
 use podplane_test_cluster::Cluster;
 
@@ -95,6 +96,7 @@ pub(super) fn run(demo: &CidrChange) -> anyhow::Result<ExitCode> {
 
 /// Returns the network mode that a cluster has here: kernel if permitted, else ledger.
 async fn possible_network() -> anyhow::Result<String> {
+    let _progress = Progress::with_lines("trying kernel mode", PlainLines::IfSlow);
     let program = std::env::current_exe().context("failed to find the program's own file")?;
     let builder = Cluster::builder().nodes(0).network(Network::Auto);
     let cluster = builder.program(program).start().await?;

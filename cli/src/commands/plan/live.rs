@@ -15,6 +15,7 @@ use podplane_ipam::{
     free_runs,
     planning::{Addition, DEFAULT_MAX_PODS, additions},
 };
+use podplane_progress::{PlainLines, Progress};
 use serde_json::{Value, json};
 
 use super::{PlanArgs, PlanFormat, integer};
@@ -22,7 +23,6 @@ use crate::{
     commands::audit::source::{from_cluster, from_file},
     global::block_on,
     output::{self, sheet::Sheet},
-    progress::{PlainLines, Progress},
     report::{UnusableInput, UsageError},
 };
 

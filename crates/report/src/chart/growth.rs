@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use maud::html;
 
-use super::{AxisTick, Drawing, WIDTH, pixel};
+use super::{AxisTick, Drawing, WIDTH, axis::vertical_lines, pixel};
 
 const HEIGHT: f64 = 320.0;
 const LEFT: f64 = 84.0;
@@ -40,10 +40,7 @@ impl GrowthCurve {
                 path.c-grid d={ "M" (LEFT) " " (y(*at)) "H" (RIGHT) } {}
                 text.c-muted.c-end x=(LEFT - 8.0) y=(y(*at) + 4.0) { (label) }
             }
-            @for AxisTick { at, label } in &self.times {
-                path.c-grid d={ "M" (x(*at)) " " (TOP) "V" (BOTTOM) } {}
-                text.c-muted.c-middle x=(x(*at)) y=(BOTTOM + 20.0) { (label) }
-            }
+            (vertical_lines(&self.times, x, [TOP, BOTTOM], BOTTOM + 20.0))
             @if let Some(AxisTick { at, label }) = &self.limit {
                 path.c-limit d={ "M" (LEFT) " " (y(*at)) "H" (RIGHT) } {}
                 text x=(LEFT + 8.0) y=(y(*at) - 6.0) { (label) }

@@ -2,7 +2,7 @@
 
 use maud::{Markup, html};
 
-use super::{AxisTick, Drawing, WIDTH, fitted, pixel};
+use super::{AxisTick, Drawing, WIDTH, axis::vertical_lines, fitted, pixel};
 use crate::{
     document::Tone,
     table::{Cell, Column, Row, Table},
@@ -89,11 +89,7 @@ impl Waterfall {
         let tops = std::iter::successors(Some(TOP), |top| Some(top + ROW));
         let height = tops.clone().nth(self.rows.len()).unwrap_or(TOP) + 6.0;
         let shapes = html! {
-            @for AxisTick { at, label } in &self.ticks {
-                @let x = pixel(place(*at));
-                path.c-grid d={ "M" (x) " " (TOP - 6.0) "V" (height) } {}
-                text.c-muted.c-middle x=(x) y="14" { (label) }
-            }
+            (vertical_lines(&self.ticks, place, [TOP - 6.0, height], 14.0))
             @for (row, top) in self.rows.iter().zip(tops) { (drawn(row, top)) }
         };
         Drawing { height, shapes }

@@ -4,7 +4,7 @@ use std::{
     collections::BTreeMap,
     fmt,
     fs::File,
-    io::{BufRead as _, BufReader},
+    io::{BufRead as _, BufReader, Read},
     path::{Path, PathBuf},
 };
 
@@ -90,6 +90,15 @@ pub struct Filter {
 ///
 /// [`ClusterError::Io`] if there is none. Damage in it is not an error: see [`Recording::damage`].
 pub fn read(path: &Path) -> Result<Recording> {
+    read_through(path, |file| file)
+}
+
+/// Reads a recording as [`read`] does, through a reader of the caller's, which may count the bytes.
+///
+/// # Errors
+///
+/// Those of [`read`].
+pub fn read_through<R: Read>(path: &Path, through: impl FnOnce(File) -> R) -> Result<Recording> {
     let path: PathBuf = if path.is_dir() {
         path.join(FILE)
     } else {
@@ -99,7 +108,7 @@ pub fn read(path: &Path) -> Result<Recording> {
     let file = File::open(&path).map_err(ClusterError::io(failed()))?;
     let mut recording = Recording::default();
     let mut fields = Fields::default();
-    let mut reader = BufReader::new(file);
+    let mut reader = BufReader::new(through(file));
     let mut text = Vec::new();
     for line in 1.. {
         text.clear();

@@ -8,14 +8,11 @@ use podplane_map::{
     AddressClaim, BlockLayout, BlockState, Holder, Network, NetworkRole, NodeBlock, PodRule,
     SpaceError, SpaceParts,
 };
+use podplane_progress::{PlainLines, Progress};
 use podplane_summary::infer_nodes;
 
 use super::StatedRanges;
-use crate::{
-    commands::audit::source::from_file,
-    progress::{PlainLines, Progress},
-    report::UnusableInput,
-};
+use crate::{commands::audit::source::from_file, report::UnusableInput};
 
 /// Reads dumps, which are one cluster's.
 pub(super) fn of_files(files: &[PathBuf], ranges: &StatedRanges) -> anyhow::Result<SpaceParts> {

@@ -10,6 +10,7 @@ use podplane_api::{
 use podplane_audit::DumpScope;
 use podplane_client::{ApiError, Client, Reason};
 use podplane_map::SpaceParts;
+use podplane_progress::{PlainLines, Progress};
 use podplane_summary::Cluster;
 
 use super::{StatedRanges, dump};
@@ -17,7 +18,6 @@ use crate::{
     any_cluster::AnyClusterFlags,
     commands::{audit::source::from_cluster, capacity::source::all},
     global::GlobalOptions,
-    progress::{PlainLines, Progress},
 };
 
 /// Reads podplane's API server.
@@ -28,6 +28,7 @@ pub(super) async fn of_server(
     let client = global.client()?;
     let mut cluster = Cluster::new(PodIpResource::default());
     cluster.set_cluster_cidrs(&ranges.pods);
+    let _progress = Progress::with_lines("reading nodes and pods", PlainLines::IfSlow);
     all(&client, |node: Node| cluster.apply_node(&node)).await?;
     all(&client, |pod: Pod| cluster.apply_pod(&pod)).await?;
     let stated = add_records(&client, &mut cluster, ApiError::is_not_found).await?;

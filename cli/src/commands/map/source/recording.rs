@@ -3,10 +3,13 @@
 use std::path::Path;
 
 use podplane_map::SpaceParts;
-use podplane_test_cluster::recording::replay;
+use podplane_progress::PlainLines;
 
 use super::StatedRanges;
-use crate::{commands::replay::timeline::Timeline, report::UsageError};
+use crate::{
+    commands::replay::{self, timeline::Timeline},
+    report::UsageError,
+};
 
 /// Reads the objects of a recording as they were at a time, in seconds since its beginning; by
 /// default at its end.
@@ -19,7 +22,7 @@ pub(super) fn at(
     at: Option<f64>,
     ranges: &StatedRanges,
 ) -> anyhow::Result<SpaceParts> {
-    let recording = replay::read(path)?;
+    let recording = replay::read(path, PlainLines::IfSlow)?;
     for damage in &recording.damage {
         anstream::eprintln!("warning: {}: {damage}", path.display());
     }

@@ -1,7 +1,12 @@
 //! The progress of long work, on standard error: a changing line on a terminal, separate lines
 //! elsewhere.
 //!
-//! One style for all: a spinner, the present work, a bar if the total is known, and the time.
+//! One style for all programs of the workspace: a spinner, the present work, a bar if the total is
+//! known, and the time. Start reading at [`Progress`]; where many lines change at once, [`animate`]
+//! gives each the same look.
+
+#![forbid(unsafe_code)]
+#![warn(missing_docs)]
 
 use std::{
     io::{self, IsTerminal as _, Read, Write},
@@ -9,8 +14,9 @@ use std::{
     time::{Duration, Instant},
 };
 
-use indicatif::{HumanBytes, ProgressBar, ProgressDrawTarget, ProgressStyle};
-use podplane_api::printable;
+pub use indicatif::HumanBytes;
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use podplane_printable as printable;
 
 /// The interval of the spinner.
 const TICK: Duration = Duration::from_millis(100);
@@ -26,7 +32,7 @@ const BYTES_WITHOUT_TOTAL: &str = "{spinner} {msg}: {bytes} ({elapsed})";
 
 /// The lines about the present work where no terminal shows a changing one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum PlainLines {
+pub enum PlainLines {
     /// At once: the work always takes a while.
     AtOnce,
     /// Only for work that takes longer than a second.
@@ -44,7 +50,7 @@ enum AmountUnit {
 
 /// The display of the present work. Dropping it removes the changing line.
 #[derive(Debug)]
-pub(crate) struct Progress {
+pub struct Progress {
     /// Hidden without a terminal; it counts all the same.
     bar: ProgressBar,
     is_terminal: bool,
@@ -56,12 +62,12 @@ pub(crate) struct Progress {
 
 impl Progress {
     /// Work without a known amount, with lines at once.
-    pub(crate) fn new(doing: &str) -> Self {
+    pub fn new(doing: &str) -> Self {
         Self::with_lines(doing, PlainLines::AtOnce)
     }
 
     /// Work without a known amount.
-    pub(crate) fn with_lines(doing: &str, lines: PlainLines) -> Self {
+    pub fn with_lines(doing: &str, lines: PlainLines) -> Self {
         let is_terminal = io::stderr().is_terminal();
         let target = match is_terminal {
             true => ProgressDrawTarget::stderr(),
@@ -85,14 +91,11 @@ impl Progress {
     }
 
     fn style(&self, template: &str) {
-        // The templates are constants, and valid.
-        if let Ok(style) = ProgressStyle::with_template(template) {
-            self.bar.set_style(style.progress_chars("=> "));
-        }
+        set_template(&self.bar, template);
     }
 
     /// Begins work on a number of bytes, of which the total may be unknown.
-    pub(crate) fn bytes(&self, doing: &str, total: Option<u64>) {
+    pub fn bytes(&self, doing: &str, total: Option<u64>) {
         self.amount(doing, total, AmountUnit::Bytes);
         self.style(match total {
             Some(_) => BYTES,
@@ -101,13 +104,13 @@ impl Progress {
     }
 
     /// Begins work on a number of things.
-    pub(crate) fn count(&self, doing: &str, total: u64) {
+    pub fn count(&self, doing: &str, total: u64) {
         self.amount(doing, Some(total), AmountUnit::Count);
         self.style(COUNT);
     }
 
     /// Begins work without a known amount.
-    pub(crate) fn work(&self, doing: &str) {
+    pub fn work(&self, doing: &str) {
         self.style(SPINNER);
         self.doing(doing);
     }
@@ -123,22 +126,27 @@ impl Progress {
     }
 
     /// Sets the number of things that are done.
-    pub(crate) fn position(&self, done: u64) {
+    pub fn position(&self, done: u64) {
         self.bar.set_position(done);
         self.tell_amount();
     }
 
     /// Counts what is read or written through this.
-    pub(crate) fn counted<T>(&self, inner: T) -> Counted<'_, T> {
+    pub fn counted<T>(&self, inner: T) -> Counted<'_, T> {
         Counted {
             inner,
             progress: self,
         }
     }
 
-    fn advance(&self, bytes: usize) {
-        self.bar.inc(u64::try_from(bytes).unwrap_or(u64::MAX));
+    /// Adds to the number of things that are done.
+    pub fn advance(&self, amount: u64) {
+        self.bar.inc(amount);
         self.tell_amount();
+    }
+
+    fn advance_bytes(&self, bytes: usize) {
+        self.advance(u64::try_from(bytes).unwrap_or(u64::MAX));
     }
 
     /// Writes the amount as a line, where no changing line shows it.
@@ -157,13 +165,13 @@ impl Progress {
     }
 
     /// Reports finished work. Control characters of untrusted text are escaped.
-    pub(crate) fn done(&self, what: &str) {
+    pub fn done(&self, what: &str) {
         let what = printable::lines(what);
         self.suspend(|| tell(&what));
     }
 
     /// Writes to the terminal while the changing line is hidden.
-    pub(crate) fn suspend<T>(&self, write: impl FnOnce() -> T) -> T {
+    pub fn suspend<T>(&self, write: impl FnOnce() -> T) -> T {
         match self.is_terminal {
             true => self.bar.suspend(write),
             false => write(),
@@ -171,12 +179,12 @@ impl Progress {
     }
 
     /// Reports the present work. Prints nothing without a terminal.
-    pub(crate) fn changes(&self, what: &str) {
+    pub fn changes(&self, what: &str) {
         self.bar.set_message(printable::line(what).into_owned());
     }
 
     /// Reports progress of the present work.
-    pub(crate) fn doing(&self, what: &str) {
+    pub fn doing(&self, what: &str) {
         self.changes(what);
         if !self.is_terminal && self.is_due(LINE) {
             tell(&printable::lines(what));
@@ -199,6 +207,19 @@ impl Progress {
     }
 }
 
+/// Gives a changing line its template and lets its spinner turn.
+pub fn animate(bar: &ProgressBar, template: &str) {
+    set_template(bar, template);
+    bar.enable_steady_tick(TICK);
+}
+
+fn set_template(bar: &ProgressBar, template: &str) {
+    // The templates are constants, and valid.
+    if let Ok(style) = ProgressStyle::with_template(template) {
+        bar.set_style(style.progress_chars("=> "));
+    }
+}
+
 impl Drop for Progress {
     fn drop(&mut self) {
         self.bar.finish_and_clear();
@@ -212,7 +233,7 @@ fn tell(line: &str) {
 
 /// A reader or writer whose bytes are progress.
 #[derive(Debug)]
-pub(crate) struct Counted<'a, T> {
+pub struct Counted<'a, T> {
     inner: T,
     progress: &'a Progress,
 }
@@ -220,7 +241,7 @@ pub(crate) struct Counted<'a, T> {
 impl<T: Read> Read for Counted<'_, T> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         let read = self.inner.read(buffer)?;
-        self.progress.advance(read);
+        self.progress.advance_bytes(read);
         Ok(read)
     }
 }
@@ -236,7 +257,7 @@ impl<T: io::Seek> io::Seek for Counted<'_, T> {
 impl<T: Write> Write for Counted<'_, T> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         let written = self.inner.write(bytes)?;
-        self.progress.advance(written);
+        self.progress.advance_bytes(written);
         Ok(written)
     }
 

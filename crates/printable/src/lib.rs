@@ -1,4 +1,10 @@
 //! Escaping of untrusted text for a terminal.
+//!
+//! `podplane_api::printable` is this crate. It is one of its own since `xtask`, which everybody
+//! compiles first, writes to terminals too.
+
+#![forbid(unsafe_code)]
+#![warn(missing_docs)]
 
 use std::borrow::Cow;
 
