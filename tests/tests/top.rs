@@ -15,7 +15,9 @@ fn start(cluster: &Cluster, args: &[&str], columns: u16, rows: u16) -> Result<Te
 
 #[tokio::test(flavor = "multi_thread")]
 async fn shows_a_cluster_live_and_survives_a_restart_of_the_api_server() -> Result<()> {
+    // Twice as large as the range around the blocks of three nodes.
     let up = builder(Network::Ledger).nodes(3).node_cidr_mask_size(29);
+    let up = up.flags("--cluster-cidr 10.244.0.0/26");
     let Some(cluster) = Cluster::up(up).await? else {
         return Ok(());
     };
@@ -76,7 +78,7 @@ async fn shows_a_cluster_live_and_survives_a_restart_of_the_api_server() -> Resu
     top.keys("6")?;
     let text = top
         .until("the map", |text| {
-            text.starts_with("cluster CIDR 10.244.0.0/16")
+            text.starts_with("cluster CIDR 10.244.0.0/26")
         })
         .await;
     assert!(text.contains("block 10.244."), "{text}");

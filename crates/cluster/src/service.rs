@@ -210,14 +210,13 @@ impl Service {
                 last_lines(log).unwrap_or_default()
             ),
         };
-        ready.with_context(|| {
-            format!(
-                "{name} runs and is not ready after {} s; see {}, or ask `podplane health {}`",
-                READY_DEADLINE.as_secs(),
-                log.display(),
-                address
-            )
-        })
+        anyhow::ensure!(
+            ready.is_ok(),
+            "{name} runs and is not ready after {} s; see {}, or ask `podplane health {address}`",
+            READY_DEADLINE.as_secs(),
+            log.display()
+        );
+        Ok(())
     }
 
     /// Asks the service to end. [`Service::stopped`] waits for it.
