@@ -3,8 +3,13 @@
 use std::process::{Command, Stdio};
 
 use anyhow::Result;
-use podplane_tests::{Cluster, Network, builder, terminal::TerminalProgram};
+use podplane_tests::{
+    Cluster, Network, builder,
+    programs::{finish, podplane},
+    terminal::TerminalProgram,
+};
 use rustix::process::{Pid, Signal, kill_process};
+use serde_json::json;
 
 const ESCAPE: &str = "\u{1b}";
 
@@ -113,6 +118,71 @@ async fn shows_a_cluster_live_and_survives_a_restart_of_the_api_server() -> Resu
     assert!(top.ended().await.success());
     assert!(top.is_restored()?, "{top:?}");
     cluster.finish().await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_map_begins_at_a_part_and_leads_to_everything_else() -> Result<()> {
+    let Some(cluster) = Cluster::up(builder(Network::Ledger).nodes(2)).await? else {
+        return Ok(());
+    };
+    cluster.podplane("run web --wait").ok();
+    let mut map = start(&cluster, &["map", "-i", "10.244.1.0/24"], 110, 30)?;
+    let part = |text: &str| text.contains("view 10.244.1.0/24") && text.contains(" live");
+    let text = map.until("the block", part).await;
+    assert!(text.contains("of node-"), "{text}");
+    map.keys("2")?;
+    map.until("the pods", |text| text.contains("web ")).await;
+    map.keys("q")?;
+    assert!(map.ended().await.success());
+    assert!(map.is_restored()?, "{map:?}");
+
+    let file = cluster.kubeconfig().to_string_lossy().into_owned();
+    let any = ["map", "--interactive", "--kubeconfig", &file, "services"];
+    let mut map = start(&cluster, &any, 110, 30)?;
+    map.until("the services", |text| text.starts_with("service range"))
+        .await;
+    map.keys("q")?;
+    assert!(map.ended().await.success());
+    cluster.finish().await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_dump_has_a_map_to_move_through() -> Result<()> {
+    let dir = tempfile::tempdir()?;
+    let dump = dir.path().join("dump.json");
+    let node = json!({"kind": "Node", "metadata": {"name": "node-a"},
+        "spec": {"podCIDR": "10.244.1.0/24", "podCIDRs": ["10.244.1.0/24"]}});
+    let pod = json!({"kind": "Pod", "metadata": {"namespace": "default", "name": "web"},
+        "spec": {"nodeName": "node-a"}, "status": {"podIPs": [{"ip": "10.244.1.7"}]}});
+    std::fs::write(
+        &dump,
+        json!({"kind": "List", "items": [node, pod]}).to_string(),
+    )?;
+    let dump = dump.display().to_string();
+    let command = podplane(["map", "-i", "--from", &dump, "10.244.1.7"]);
+    let mut map = TerminalProgram::start(&command, 100, 30)?;
+    let is_there = |text: &str| text.contains("pod 10.244.1.7: pod default/web on node-a");
+    let text = map.until("the address", is_there).await;
+    assert!(text.contains("not live"), "{text}");
+    map.keys("1")?;
+    map.until("no other view", |text| {
+        text.contains("only the map is known")
+    })
+    .await;
+    map.keys("q")?;
+    assert!(map.ended().await.success());
+    assert!(map.is_restored()?, "{map:?}");
+
+    for (args, want) in [
+        (&["map", "-i", "--from", "-"][..], "pass the dump as a file"),
+        (&["map", "-i", "--from", &dump], "is not a terminal"),
+        (&["map", "-i", "-o", "json"], "cannot be used with"),
+    ] {
+        let refused = finish(podplane(args).stdin(Stdio::null()));
+        assert!(!refused.stderr.is_empty(), "{args:?}");
+        assert!(refused.stderr.contains(want), "{args:?}: {refused:?}");
+    }
+    Ok(())
 }
 
 #[tokio::test(flavor = "multi_thread")]

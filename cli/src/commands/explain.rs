@@ -71,23 +71,8 @@ struct PodArgs {
     #[command(flatten)]
     namespace: NamespaceArgs,
 
-    /// Ask the scheduler at this address: HOST:PORT, a URL, or unix:PATH [default: those of the
-    /// cluster in --data-dir]
-    #[arg(long, value_name = "ADDR", conflicts_with = ANY_CLUSTER)]
-    scheduler: Option<Endpoint>,
-
     #[command(flatten)]
-    cluster: AnyClusterFlags,
-
-    /// Limit the pods of a node by its pod addresses; requires --kubeconfig or --in-cluster
-    #[arg(
-        long,
-        value_enum,
-        default_value_t,
-        value_name = "POLICY",
-        requires = ANY_CLUSTER
-    )]
-    ip_policy: IpPolicy,
+    source: ExplainerFlags,
 
     /// Count this extended resource of nodes as their pod addresses; requires --kubeconfig or
     /// --in-cluster
@@ -105,6 +90,79 @@ struct PodArgs {
     output: ExplainFormat,
 }
 
+/// The flags that name the cluster, and who explains its pods.
+#[derive(Clone, Debug, Default, clap::Args)]
+pub(crate) struct ExplainerFlags {
+    /// Ask the scheduler at this address for explanations: HOST:PORT, a URL, or unix:PATH
+    /// [default: those of the cluster in --data-dir]
+    #[arg(long, value_name = "ADDR", conflicts_with = ANY_CLUSTER)]
+    scheduler: Option<Endpoint>,
+
+    #[command(flatten)]
+    pub(super) cluster: AnyClusterFlags,
+
+    /// Limit the pods of a node by its pod addresses in explanations; requires --kubeconfig or
+    /// --in-cluster
+    #[arg(
+        long,
+        value_enum,
+        default_value_t,
+        value_name = "POLICY",
+        requires = ANY_CLUSTER
+    )]
+    ip_policy: IpPolicy,
+}
+
+impl ExplainerFlags {
+    /// Those of a cluster that is not podplane's.
+    pub(super) fn of_cluster(cluster: AnyClusterFlags) -> Self {
+        Self {
+            cluster,
+            ..Self::default()
+        }
+    }
+
+    /// The rules that are applied to the objects of any cluster.
+    fn policy(&self, pod_ip_resource: &PodIpResource) -> PlacementPolicy {
+        PlacementPolicy {
+            pod_ip_resource: pod_ip_resource.clone(),
+            ..self.ip_policy.into()
+        }
+    }
+
+    /// The explanation of a pod as the command prints it.
+    pub(super) async fn text(
+        &self,
+        global: &GlobalOptions,
+        resource: &PodIpResource,
+        key: ObjectKey,
+    ) -> anyhow::Result<String> {
+        let shown = key.to_string();
+        let explanation = self.explain(global, resource, shown, Subject::Existing(key));
+        Ok(explanation.await?.sheet().to_string())
+    }
+
+    async fn explain(
+        &self,
+        global: &GlobalOptions,
+        resource: &PodIpResource,
+        shown: String,
+        subject: Subject,
+    ) -> anyhow::Result<Explanation> {
+        match self.cluster.is_given() {
+            true => {
+                let explained = live::explain(&self.cluster, self.policy(resource), subject);
+                let explained = explained.await?;
+                Ok(Explanation::new(shown, explained.response).without(explained.not_considered))
+            }
+            false => {
+                let answer = ask(self.scheduler.as_ref(), subject, global).await?;
+                Ok(Explanation::new(shown, answer))
+            }
+        }
+    }
+}
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum ExplainFormat {
     /// Text for people
@@ -115,49 +173,13 @@ enum ExplainFormat {
     Yaml,
 }
 
-/// The explanation of a pod as the command prints it, from the schedulers of podplane's cluster.
-pub(super) async fn of_server(
-    global: &GlobalOptions,
-    scheduler: Option<&Endpoint>,
-    key: ObjectKey,
-) -> anyhow::Result<String> {
-    let shown = key.to_string();
-    let answer = ask(scheduler, Subject::Existing(key), global).await?;
-    Ok(Explanation::new(shown, answer).sheet().to_string())
-}
-
-/// The explanation of a pod of any cluster as the command prints it.
-pub(super) async fn of_cluster(
-    flags: &AnyClusterFlags,
-    policy: PlacementPolicy,
-    key: ObjectKey,
-) -> anyhow::Result<String> {
-    let shown = key.to_string();
-    let explained = live::explain(flags, policy, Subject::Existing(key)).await?;
-    let explanation = Explanation::new(shown, explained.response);
-    Ok(explanation
-        .without(explained.not_considered)
-        .sheet()
-        .to_string())
-}
-
 pub(crate) fn run(args: ExplainArgs, global: &GlobalOptions) -> anyhow::Result<ExitCode> {
     let ExplainSubject::Pod(args) = args.what;
     let (shown, subject) = subject(&args)?;
-    let explanation = match args.cluster.is_given() {
-        true => {
-            let policy = PlacementPolicy {
-                pod_ip_resource: args.pod_ip_resource.clone(),
-                ..args.ip_policy.into()
-            };
-            let explained = block_on(live::explain(&args.cluster, policy, subject))?;
-            Explanation::new(shown, explained.response).without(explained.not_considered)
-        }
-        false => {
-            let asked = ask(args.scheduler.as_ref(), subject, global);
-            Explanation::new(shown, block_on(asked)?)
-        }
-    };
+    let explanation = block_on(
+        args.source
+            .explain(global, &args.pod_ip_resource, shown, subject),
+    )?;
     match args.output {
         ExplainFormat::Table => output::line(explanation.sheet())?,
         ExplainFormat::Json => output::json(&serde_json::to_value(&explanation)?)?,

@@ -1,22 +1,24 @@
 //! `map`: the address space of a cluster, or the network of one node, as text and pictures.
 
 mod form;
+mod interactive;
 mod node;
 pub(crate) mod source;
-mod target;
 
 use std::process::ExitCode;
 
 use clap::ColorChoice;
 use podplane_cluster::data_dir::DataDir;
-use podplane_map::{AddressDetail, AddressSpace, ColorMode, Scene, TextGrid, TextSize, View, svg};
+use podplane_map::{
+    AddressDetail, AddressSpace, ColorMode, MapTarget, Scene, ShownPart, SpaceParts, TextGrid,
+    TextSize, View, svg,
+};
+use podplane_progress::{PlainLines, Progress};
 use serde_json::json;
 
-pub(super) use self::target::ROLES;
 use self::{
     form::{MapFormat, MapOutput},
     source::{MapSource, SourceArgs},
-    target::{MapTarget, ShownPart},
 };
 use super::completion::candidates;
 use crate::{
@@ -38,7 +40,7 @@ use crate::{
 /// names another source.
 #[derive(Debug, clap::Args)]
 #[command(
-    after_help = "Examples:\n  podplane map\n  podplane map 10.244.1.0/24\n  podplane map 10.244.1.7\n  podplane map services\n  kubectl get nodes,pods -A -o json | podplane map --from - -o svg=map.svg\n  podplane map --kubeconfig ~/.kube/config -o png=map.png\n  podplane map --recording ./runs/exhaustion --at 12.5\n  podplane map --node node-0"
+    after_help = "Examples:\n  podplane map\n  podplane map 10.244.1.0/24\n  podplane map 10.244.1.7\n  podplane map services\n  kubectl get nodes,pods -A -o json | podplane map --from - -o svg=map.svg\n  podplane map --kubeconfig ~/.kube/config -o png=map.png\n  podplane map --recording ./runs/exhaustion --at 12.5\n  podplane map --interactive 10.244.1.0/24\n  podplane map --node node-0"
 )]
 pub(crate) struct MapArgs {
     /// Show this part: a prefix such as 10.244.1.0/24, an address, the name of a network, or the
@@ -59,16 +61,24 @@ pub(crate) struct MapArgs {
     )]
     node: Option<String>,
 
+    /// Move through the map on the terminal, from cell to cell and from the largest prefix to one
+    /// address, as `podplane top map` does; a live cluster is followed
+    #[arg(short, long, conflicts_with_all = ["node", "output"])]
+    interactive: bool,
+
     /// Print in this format, or write it to FILE: text, json, svg or png
     #[arg(short, long, value_name = "FORMAT[=FILE]", default_value = "text")]
     output: MapOutput,
 
-    /// Use colours in text: auto, on a terminal unless NO_COLOR is set; always; or never
+    /// Use colours on the terminal: auto, on a terminal unless NO_COLOR is set; always; or never
     #[arg(long, value_enum, value_name = "WHEN", default_value = "auto")]
     color: ColorChoice,
 }
 
 pub(crate) fn run(args: MapArgs, global: &GlobalOptions) -> anyhow::Result<ExitCode> {
+    if args.interactive {
+        return interactive::run(args, global);
+    }
     args.output.check()?;
     match &args.node {
         Some(name) => {
@@ -85,10 +95,16 @@ pub(crate) fn run(args: MapArgs, global: &GlobalOptions) -> anyhow::Result<ExitC
         }
         None => {
             let parts = block_on(async { MapSource::new(&args.source, global).read().await })?;
-            show(&args, &AddressSpace::new(parts))?;
+            show(&args, &measured(parts))?;
         }
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Counts the addresses, which takes a while for a large cluster.
+fn measured(parts: SpaceParts) -> AddressSpace {
+    let _progress = Progress::with_lines("counting the addresses", PlainLines::IfSlow);
+    AddressSpace::new(parts)
 }
 
 fn show(args: &MapArgs, space: &AddressSpace) -> anyhow::Result<()> {

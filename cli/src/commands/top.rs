@@ -8,20 +8,23 @@ use podplane_api::{
     core::{Node, Pod},
     pod_ips::PodIpResource,
 };
-use podplane_client::{Client, Endpoint};
-use podplane_ipam::IpPolicy;
+use podplane_client::Client;
+use podplane_map::MapTarget;
 use podplane_pki::kubeconfig::yaml_text;
-use podplane_scheduler::PlacementPolicy;
-use podplane_tui::{Detail, DetailKind, Details, Ended, Subject, Theme, TopSettings, View};
+use podplane_tui::{
+    Detail, DetailKind, Details, Ended, MapSettings, Subject, Theme, TopSettings, View,
+};
 use tokio::runtime;
 
-use super::{completion::candidates, describe, explain, get, trace};
-use crate::{
-    any_cluster::{ANY_CLUSTER, AnyClusterFlags},
-    global::GlobalOptions,
-    kind::ResourceKind,
-    output, report,
+use super::{
+    completion::candidates,
+    describe,
+    explain::ExplainerFlags,
+    get,
+    map::source::{StatedRanges, stated_cluster_cidrs},
+    trace,
 };
+use crate::{global::GlobalOptions, kind::ResourceKind, output, report};
 
 /// The width of a trace if the terminal does not tell its own.
 const WIDTH: usize = 120;
@@ -44,37 +47,68 @@ pub(crate) struct TopArgs {
     namespace: Option<String>,
 
     #[command(flatten)]
-    cluster: AnyClusterFlags,
-
-    /// Ask the scheduler at this address for explanations: HOST:PORT, a URL, or unix:PATH
-    /// [default: those of the cluster in --data-dir]
-    #[arg(long, value_name = "ADDR", conflicts_with = ANY_CLUSTER)]
-    scheduler: Option<Endpoint>,
-
-    /// Limit the pods of a node by its pod addresses in explanations; requires --kubeconfig or
-    /// --in-cluster
-    #[arg(
-        long,
-        value_enum,
-        default_value_t,
-        value_name = "POLICY",
-        requires = ANY_CLUSTER
-    )]
-    ip_policy: IpPolicy,
+    source: ExplainerFlags,
 
     /// Count requests for this extended resource as addresses that pods hold
     #[arg(long, default_value_t, value_name = "NAME")]
     pod_ip_resource: PodIpResource,
 }
 
+/// A live view.
+pub(super) struct LiveView {
+    pub(super) view: View,
+    /// The part with which the map begins.
+    pub(super) part: Option<MapTarget>,
+    pub(super) namespace: Option<String>,
+    pub(super) source: ExplainerFlags,
+    pub(super) resource: PodIpResource,
+    pub(super) ranges: StatedRanges,
+    pub(super) theme: Theme,
+}
+
 pub(crate) fn run(args: TopArgs, global: &GlobalOptions) -> anyhow::Result<ExitCode> {
+    let TopArgs {
+        view,
+        namespace,
+        source,
+        pod_ip_resource,
+    } = args;
+    let theme = match AutoStream::choice(&stdout()) {
+        ColorChoice::Never => Theme::Plain,
+        _ => Theme::Colored,
+    };
+    show(
+        LiveView {
+            view,
+            part: None,
+            namespace,
+            source,
+            resource: pod_ip_resource,
+            ranges: StatedRanges::default(),
+            theme,
+        },
+        global,
+    )
+}
+
+/// Shows a live view until the user quits.
+pub(super) fn show(view: LiveView, global: &GlobalOptions) -> anyhow::Result<ExitCode> {
+    until_ended(top(view, global))
+}
+
+/// Shows the map of an address space that does not change until the user quits.
+pub(super) fn show_map(settings: MapSettings) -> anyhow::Result<ExitCode> {
+    until_ended(async { Ok(podplane_tui::run_map(settings).await?) })
+}
+
+fn until_ended(shown: impl Future<Output = anyhow::Result<Ended>>) -> anyhow::Result<ExitCode> {
     // Several threads: a large list is decoded beside the keys.
     let runtime = runtime::Builder::new_multi_thread()
         .worker_threads(2)
         .enable_all()
         .build()
         .context("failed to start the runtime")?;
-    let ended = runtime.block_on(top(args, global));
+    let ended = runtime.block_on(shown);
     // A request that is under way is not waited for.
     runtime.shutdown_background();
     Ok(match ended? {
@@ -83,35 +117,43 @@ pub(crate) fn run(args: TopArgs, global: &GlobalOptions) -> anyhow::Result<ExitC
     })
 }
 
-async fn top(args: TopArgs, global: &GlobalOptions) -> anyhow::Result<Ended> {
-    let (client, server) = match args.cluster.is_given() {
+async fn top(view: LiveView, global: &GlobalOptions) -> anyhow::Result<Ended> {
+    let LiveView {
+        view,
+        part,
+        namespace,
+        source,
+        resource,
+        ranges,
+        theme,
+    } = view;
+    let (client, server, cluster_cidrs) = match source.cluster.is_given() {
         true => {
-            let config = args.cluster.config().await?;
+            let config = source.cluster.config().await?;
             let server = config.cluster_url.to_string();
-            (Client::over_rest(config)?, server)
+            (Client::over_rest(config)?, server, ranges.pods)
         }
-        false => (global.client()?, global.server()?.to_string()),
+        false => (
+            global.client()?,
+            global.server()?.to_string(),
+            stated_cluster_cidrs(global, &ranges),
+        ),
     };
     let settings = TopSettings {
         client: client.clone(),
         server: server.trim_end_matches('/').to_owned(),
-        namespace: args.namespace,
-        resource: args.pod_ip_resource.clone(),
-        view: args.view,
-        theme: match AutoStream::choice(&stdout()) {
-            ColorChoice::Never => Theme::Plain,
-            _ => Theme::Colored,
-        },
+        namespace,
+        resource: resource.clone(),
+        cluster_cidrs,
+        view,
+        part,
+        theme,
     };
     let texts = CommandTexts {
         client,
         global: global.clone(),
-        cluster: args.cluster,
-        scheduler: args.scheduler,
-        policy: PlacementPolicy {
-            pod_ip_resource: args.pod_ip_resource,
-            ..args.ip_policy.into()
-        },
+        source,
+        resource,
     };
     Ok(podplane_tui::run(settings, texts).await?)
 }
@@ -120,15 +162,14 @@ async fn top(args: TopArgs, global: &GlobalOptions) -> anyhow::Result<Ended> {
 struct CommandTexts {
     client: Client,
     global: GlobalOptions,
-    cluster: AnyClusterFlags,
-    scheduler: Option<Endpoint>,
-    policy: PlacementPolicy,
+    source: ExplainerFlags,
+    resource: PodIpResource,
 }
 
 impl Details for CommandTexts {
     async fn load(&self, detail: Detail) -> Result<String, String> {
         let text = self.text(detail).await;
-        let text = text.map_err(|error| match self.cluster.is_given() {
+        let text = text.map_err(|error| match self.source.cluster.is_given() {
             true => report::plain(&error),
             false => report::plain(&self.global.locate(error)),
         })?;
@@ -138,7 +179,7 @@ impl Details for CommandTexts {
 
 impl CommandTexts {
     async fn text(&self, Detail { kind, subject }: Detail) -> anyhow::Result<String> {
-        let is_ours = !self.cluster.is_given();
+        let is_ours = !self.source.cluster.is_given();
         match (kind, subject) {
             (DetailKind::Description, Subject::Node(name)) => {
                 Ok(describe::of_node(&self.client, &name).await?.to_string())
@@ -164,11 +205,8 @@ impl CommandTexts {
             (DetailKind::Trace, Subject::Pod(_)) => anyhow::bail!(
                 "only podplane's API server keeps traces, and serves them by gRPC: use --server or --data-dir"
             ),
-            (DetailKind::Explanation, Subject::Pod(key)) if is_ours => {
-                explain::of_server(&self.global, self.scheduler.as_ref(), key).await
-            }
             (DetailKind::Explanation, Subject::Pod(key)) => {
-                explain::of_cluster(&self.cluster, self.policy.clone(), key).await
+                self.source.text(&self.global, &self.resource, key).await
             }
             (DetailKind::Trace | DetailKind::Explanation, Subject::Node(name)) => {
                 anyhow::bail!("node {name}: only pods have a trace and an explanation")

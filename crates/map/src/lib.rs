@@ -39,6 +39,7 @@ mod scene;
 mod space;
 mod state;
 pub mod svg;
+mod target;
 mod text;
 mod topology;
 mod view;
@@ -55,6 +56,7 @@ pub use parts::{
 pub use scene::{Scene, SceneLimits};
 pub use space::{AddressRecord, AddressSpace, PodRule, SpaceParts};
 pub use state::{AddressState, StateCounts};
+pub use target::{MapTarget, ShownPart};
 pub use text::{ColorMode, InvalidTextSize, TextCell, TextGrid, TextSize, TextStyle};
 pub use topology::{
     BoxRole, NodeLink, NodeRoute, NodeTopology, PodAttachment, PodInterface, TopologyBox,

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use crossterm::event::KeyEvent;
 use podplane_api::jiff::Timestamp;
-use podplane_map::{AddressSpace, NodeBlock, TextSize};
+use podplane_map::{AddressSpace, MapTarget, NodeBlock, TextSize};
 
 use crate::{
     cluster::{Change, Cluster, Health, Source, SourceFailure},
@@ -30,6 +30,9 @@ pub(crate) const TABLE_HEAD: u16 = 4;
 pub(crate) const PAGE_HEAD: u16 = 3;
 /// The rows below: the line of messages.
 pub(crate) const FOOT: u16 = 1;
+
+/// The answer to keys that need a cluster, where there is none.
+const ONLY_MAP: &str = "only the map is known here: --server and --kubeconfig show a live cluster";
 
 /// An input of the program.
 #[derive(Debug)]
@@ -106,6 +109,8 @@ pub struct App {
     pub(crate) size: (u16, u16),
     /// The name of the server, for the title.
     pub(crate) server: String,
+    /// True for an address space that does not change, of which nothing but the map is known.
+    pub(crate) is_fixed: bool,
     effects: Vec<Effect>,
 }
 
@@ -113,7 +118,30 @@ impl App {
     /// The program with a view, and what is to be done at its beginning. `server` is the name of
     /// the cluster or of its server.
     pub fn new(view: View, server: &str, size: (u16, u16), now: Timestamp) -> (Self, Vec<Effect>) {
-        let mut app = Self {
+        let mut app = Self::empty(server, size, now);
+        app.follow(&[Source::Nodes, Source::Pods]);
+        app.show(view, Scope::All);
+        let effects = app.settle();
+        (app, effects)
+    }
+
+    /// The map of an address space that does not change, such as that of a dump, whose name is
+    /// `server`. Everything but the map is refused, with a notice.
+    pub fn of_space(
+        space: Arc<AddressSpace>,
+        server: &str,
+        size: (u16, u16),
+        now: Timestamp,
+    ) -> Self {
+        let mut app = Self::empty(server, size, now);
+        app.is_fixed = true;
+        app.space.set(space, now);
+        app.stack.push(Screen::Map(MapScreen::default()));
+        app
+    }
+
+    fn empty(server: &str, size: (u16, u16), now: Timestamp) -> Self {
+        Self {
             cluster: Cluster::default(),
             space: SpaceState::default(),
             stack: Vec::new(),
@@ -122,12 +150,16 @@ impl App {
             now,
             size,
             server: server.to_owned(),
+            is_fixed: false,
             effects: Vec::new(),
-        };
-        app.follow(&[Source::Nodes, Source::Pods]);
-        app.show(view, Scope::All);
-        let effects = app.settle();
-        (app, effects)
+        }
+    }
+
+    /// Lets the map begin with a part, if it is what is shown.
+    pub fn start_with(&mut self, part: Option<MapTarget>) {
+        if let Some(Screen::Map(map)) = self.stack.last_mut() {
+            *map = MapScreen::new(part);
+        }
     }
 
     /// Takes in a message. Its consequences for the screen come with [`settle`](Self::settle).
@@ -156,7 +188,7 @@ impl App {
                 table.reveal(height);
             }
             Some(Screen::Map(_)) => {
-                if self.space.wants(cluster, now) {
+                if !self.is_fixed && self.space.wants(cluster, now) {
                     self.effects.push(Effect::MeasureSpace);
                 }
             }
@@ -205,8 +237,19 @@ impl App {
 
     /// Shows a view in place of everything.
     fn show(&mut self, view: View, scope: Scope) {
-        self.stack.clear();
-        self.open(view, scope);
+        if self.is_known(view) {
+            self.stack.clear();
+            self.open(view, scope);
+        }
+    }
+
+    /// Returns true if a view has content, and else says that it has none.
+    fn is_known(&mut self, view: View) -> bool {
+        let is_known = !self.is_fixed || view == View::Map;
+        if !is_known {
+            self.notice = Some(ONLY_MAP.to_owned());
+        }
+        is_known
     }
 
     /// Shows a view over what is shown.
@@ -226,12 +269,17 @@ impl App {
 
     fn open_target(&mut self, target: Target) {
         match target {
-            Target::Pods(scope) => self.open(View::Pods, scope),
+            Target::Pods(scope) if self.is_known(View::Pods) => self.open(View::Pods, scope),
+            Target::Pods(_) => {}
             Target::Description(subject) => self.open_page(DetailKind::Description, subject),
         }
     }
 
     fn open_page(&mut self, kind: DetailKind, subject: Subject) {
+        if self.is_fixed {
+            self.notice = Some(ONLY_MAP.to_owned());
+            return;
+        }
         let is_of_pods = matches!(kind, DetailKind::Trace | DetailKind::Explanation);
         if is_of_pods && matches!(subject, Subject::Node(_)) {
             self.notice = Some("only pods have a trace and an explanation".to_owned());

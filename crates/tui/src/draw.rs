@@ -86,19 +86,24 @@ fn draw_head(app: &App, area: Rect, buffer: &mut Buffer, theme: Theme, lines: [&
 }
 
 /// Writes whether the connection is there, and to which server, at the right end of the first row.
+/// The server is left out where it would cover the text there; `~` marks text that the state covers.
 fn draw_state(app: &App, area: Rect, buffer: &mut Buffer, theme: Theme) {
     let (state, tone) = match app.lost() {
         Some((since, _)) => {
             let ago = age::between(since, app.now);
             (format!("CONNECTION LOST {ago} ago"), Tone::Bad)
         }
+        None if app.is_fixed => ("not live".to_owned(), Tone::Plain),
         None => ("live".to_owned(), Tone::Good),
     };
     let server = printable::line(&app.server).into_owned();
-    let line = Line::from(vec![
-        Span::styled(format!(" {server} "), theme.hint()),
-        Span::styled(state, theme.tone(tone)),
-    ]);
+    let state = Span::styled(state, theme.tone(tone));
+    let server = Span::styled(format!(" {server} "), theme.hint());
+    let short = Line::from(vec![Span::raw(" "), state.clone()]);
+    let room = usize::from(area.right().saturating_sub(text_end(area, buffer)));
+    let line = Some(Line::from(vec![server, state]));
+    let line = line.filter(|line| line.width() <= room).unwrap_or(short);
+    let is_covering = line.width() > room;
     let width = u16::try_from(line.width()).unwrap_or(u16::MAX);
     let width = width.min(area.width);
     let place = Rect {
@@ -108,6 +113,19 @@ fn draw_state(app: &App, area: Rect, buffer: &mut Buffer, theme: Theme) {
         ..area
     };
     Paragraph::new(line).right_aligned().render(place, buffer);
+    if is_covering {
+        write(buffer, Rect { width: 1, ..place }, "~", Style::new());
+    }
+}
+
+/// The column after the last text of the first row.
+fn text_end(area: Rect, buffer: &Buffer) -> u16 {
+    let is_text = |x: &u16| {
+        let cell = buffer.cell((*x, area.y));
+        cell.is_some_and(|cell| cell.symbol() != " ")
+    };
+    let last = (area.x..area.right()).rev().find(is_text);
+    last.map_or(area.x, |last| last.saturating_add(1))
 }
 
 /// Draws the prompt, else the answer to the last key, else what went wrong, else `note`.

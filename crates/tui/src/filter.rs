@@ -44,10 +44,13 @@ impl Filter {
         &self.text
     }
 
-    pub(crate) fn is_match(&self, texts: &[&str]) -> bool {
+    pub(crate) fn is_match(&self, texts: &[impl AsRef<str>]) -> bool {
         match &self.matcher {
             None => true,
-            Some(matcher) => texts.iter().any(|text| matcher.is_match(text)) != self.is_inverse,
+            Some(matcher) => {
+                let mut texts = texts.iter().map(AsRef::as_ref);
+                texts.any(|text| matcher.is_match(text)) != self.is_inverse
+            }
         }
     }
 }

@@ -4,6 +4,8 @@
 //! ([`Effect`]); [`draw()`] makes a picture of it. [`run()`] connects it with a cluster and a
 //! terminal, which is restored however the program ends.
 //!
+//! [`run_map()`] shows the map alone, of an address space that does not change.
+//!
 //! It decides nothing about a cluster, and writes nothing to it. The texts of `describe`, `trace`
 //! and `explain` come from its caller ([`Details`]). Start reading at [`App`].
 
@@ -37,7 +39,7 @@ pub use draw::draw;
 pub use facts::{EventFact, NodeFact, PodFact};
 pub use page::{Detail, DetailKind};
 pub use row::Subject;
-pub use run::{Details, Ended, TopSettings, run};
+pub use run::{Details, Ended, MapSettings, TopSettings, run, run_map};
 pub use terminal::TerminalError;
 pub use theme::Theme;
 pub use view::{UnknownView, View};

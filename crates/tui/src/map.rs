@@ -4,7 +4,7 @@ use std::net::IpAddr;
 
 use ipnet::IpNet;
 use podplane_api::ObjectKey;
-use podplane_map::{AddressSpace, Cell, Holder, Network, Scene, TextSize};
+use podplane_map::{AddressSpace, Cell, Holder, MapTarget, Network, Scene, ShownPart, TextSize};
 
 use crate::{
     row::{Subject, Target},
@@ -17,7 +17,9 @@ const ZOOM_BITS: u8 = 4;
 /// The part of an address space on the screen.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct MapScreen {
-    /// `None` for the first network, all of it.
+    /// The part at the beginning; `None` for the first network, all of it.
+    start: Option<MapTarget>,
+    /// `None` until a key has moved the cursor.
     place: Option<Place>,
 }
 
@@ -39,12 +41,26 @@ pub(crate) enum Direction {
 }
 
 impl MapScreen {
+    /// A map that begins with a part.
+    pub(crate) fn new(start: Option<MapTarget>) -> Self {
+        Self { start, place: None }
+    }
+
     /// The network and prefix that are shown, and the cursor. `None` if there are no networks.
     fn place(&self, space: &AddressSpace) -> Option<Place> {
         let kept = self.place.as_ref();
         let kept = kept.filter(|place| space.networks().contains(&place.network));
         kept.cloned()
+            .or_else(|| Place::at(space, self.start.as_ref()).ok())
             .or_else(|| space.networks().first().map(Place::whole))
+    }
+
+    /// The reason why the map does not begin with the part that it should, until a key is pressed.
+    pub(crate) fn problem(&self, space: &AddressSpace) -> Option<String> {
+        match self.place {
+            Some(_) => None,
+            None => Place::at(space, self.start.as_ref()).err(),
+        }
     }
 
     /// The scene on the screen, in this size.
@@ -156,6 +172,24 @@ impl MapScreen {
 }
 
 impl Place {
+    /// The place of a part; around an address, its block.
+    fn at(space: &AddressSpace, part: Option<&MapTarget>) -> Result<Self, String> {
+        let ShownPart { network, prefix } = ShownPart::new(space, part)?;
+        let blocks = space.blocks().iter().map(|block| block.cidr());
+        let around = match part {
+            Some(MapTarget::Address(ip)) => blocks
+                .filter(|block| block.contains(ip))
+                .max_by_key(|block| block.prefix_len())
+                .unwrap_or_else(|| network.cidr()),
+            _ => prefix,
+        };
+        Ok(Self {
+            network: network.clone(),
+            prefix: around,
+            cursor: prefix.network(),
+        })
+    }
+
     fn whole(network: &Network) -> Self {
         Self {
             prefix: network.cidr(),

@@ -1,6 +1,6 @@
 //! Rows of a view, and its columns.
 
-use std::cmp::Ordering;
+use std::{borrow::Cow, cmp::Ordering};
 
 use podplane_api::{ObjectKey, jiff::Timestamp};
 use podplane_map::AddressState;
@@ -126,14 +126,15 @@ pub(crate) trait Row: Sized + 'static {
     /// The title of the column that sorts at the beginning, and whether it does so in reverse.
     const SORTED_BY: (&'static str, bool);
 
-    /// The rows of a scope, in any order.
+    /// The rows of a scope, in any order. Of many objects only a screenful is shown: texts are made
+    /// in the cells.
     fn all(cluster: &Cluster, scope: &Scope) -> Vec<Self>;
 
     /// The key that tells the row from others of the view.
     fn key(&self) -> (&str, &str);
 
     /// The texts that a filter looks at.
-    fn texts(&self) -> Vec<&str>;
+    fn texts(&self) -> Vec<Cow<'_, str>>;
 
     /// The subject of `describe`.
     fn subject(&self) -> Option<Subject>;

@@ -4,9 +4,11 @@ use std::{io, panic, pin::Pin, sync::Arc, time::Duration};
 
 use crossterm::event::{Event as TerminalEvent, EventStream};
 use futures::{StreamExt as _, future::OptionFuture};
+use ipnet::IpNet;
 use podplane_api::pod_ips::PodIpResource;
 use podplane_client::Client;
 use podplane_host::{clock, task};
+use podplane_map::{AddressSpace, MapTarget};
 use rustix::process::Signal;
 use tokio::{
     signal::unix::{SignalKind, signal},
@@ -46,8 +48,25 @@ pub struct TopSettings {
     pub namespace: Option<String>,
     /// The resource by which pods request addresses.
     pub resource: PodIpResource,
+    /// The ranges of pods that no object of the cluster names.
+    pub cluster_cidrs: Vec<IpNet>,
     /// The view at the beginning.
     pub view: View,
+    /// The part with which the map begins if it is the first view.
+    pub part: Option<MapTarget>,
+    /// The use of colours.
+    pub theme: Theme,
+}
+
+/// An address space that does not change, and how it is shown.
+#[derive(Clone, Debug)]
+pub struct MapSettings {
+    /// The address space.
+    pub space: Arc<AddressSpace>,
+    /// The name of its source, for the title.
+    pub source: String,
+    /// The part with which the map begins.
+    pub part: Option<MapTarget>,
     /// The use of colours.
     pub theme: Theme,
 }
@@ -74,20 +93,25 @@ pub async fn run<D: Details>(settings: TopSettings, details: D) -> Result<Ended,
         server,
         namespace,
         resource,
+        cluster_cidrs,
         view,
+        part,
         theme,
     } = settings;
     let (sender, messages) = unbounded_channel();
-    let sources = Sources::new(client, namespace, resource, sender.clone());
-    let (app, effects) = App::new(view, &server, Screen::size()?, clock::timestamp());
+    let sources = Sources::new(client, namespace, resource, &cluster_cidrs, sender.clone());
+    let (mut app, effects) = App::new(view, &server, Screen::size()?, clock::timestamp());
+    app.start_with(part);
     let mut program = Program {
         app,
         screen,
         theme,
-        sources,
-        details: Arc::new(details),
+        surroundings: Some(Surroundings {
+            sources,
+            details: Arc::new(details),
+            sender,
+        }),
         tasks: JoinSet::new(),
-        sender,
     };
     match program.carry_out(effects)? {
         Some(ended) => Ok(ended),
@@ -95,14 +119,55 @@ pub async fn run<D: Details>(settings: TopSettings, details: D) -> Result<Ended,
     }
 }
 
+/// Shows the map of an address space that does not change until the user quits.
+///
+/// # Errors
+///
+/// [`TerminalError`].
+pub async fn run_map(settings: MapSettings) -> Result<Ended, TerminalError> {
+    let screen = Screen::open()?;
+    let MapSettings {
+        space,
+        source,
+        part,
+        theme,
+    } = settings;
+    let mut app = App::of_space(space, &source, Screen::size()?, clock::timestamp());
+    app.start_with(part);
+    let mut program = Program::<NoDetails> {
+        app,
+        screen,
+        theme,
+        surroundings: None,
+        tasks: JoinSet::new(),
+    };
+    let (_sender, messages) = unbounded_channel();
+    program.run(messages).await
+}
+
+/// The texts of a program that has none.
+enum NoDetails {}
+
+impl Details for NoDetails {
+    async fn load(&self, _: Detail) -> Result<String, String> {
+        match *self {}
+    }
+}
+
 struct Program<D> {
     app: App,
     screen: Screen,
     theme: Theme,
-    sources: Sources,
-    details: Arc<D>,
+    /// `None` for an address space that does not change: the program asks for nothing.
+    surroundings: Option<Surroundings<D>>,
     /// Ended with the program.
     tasks: JoinSet<()>,
+}
+
+/// The cluster.
+struct Surroundings<D> {
+    sources: Sources,
+    details: Arc<D>,
     sender: UnboundedSender<Message>,
 }
 
@@ -177,26 +242,39 @@ impl<D: Details> Program<D> {
     fn carry_out(&mut self, effects: Vec<Effect>) -> io::Result<Option<Ended>> {
         for effect in effects {
             match effect {
-                Effect::Follow(source) => {
-                    task::spawn(&mut self.tasks, self.sources.clone().follow(source));
-                }
-                Effect::Load(detail) => {
-                    let (details, sender) = (self.details.clone(), self.sender.clone());
-                    task::spawn(&mut self.tasks, async move {
-                        let text = details.load(detail.clone()).await;
-                        // Nobody listens any more when the program ends.
-                        let _ = sender.send(Message::Loaded(detail, text));
-                    });
-                }
-                Effect::MeasureSpace => {
-                    let sources = self.sources.clone();
-                    // Its result comes as a message.
-                    drop(task::spawn_blocking(move || sources.measure_space()));
-                }
                 Effect::Suspend => self.screen.suspend()?,
                 Effect::Quit => return Ok(Some(Ended::ByUser)),
+                effect => {
+                    if let Some(surroundings) = &self.surroundings {
+                        surroundings.ask(effect, &mut self.tasks);
+                    }
+                }
             }
         }
         Ok(None)
+    }
+}
+
+impl<D: Details> Surroundings<D> {
+    /// Does what needs the cluster, whose answers come as messages.
+    fn ask(&self, effect: Effect, tasks: &mut JoinSet<()>) {
+        match effect {
+            Effect::Follow(source) => {
+                task::spawn(tasks, self.sources.clone().follow(source));
+            }
+            Effect::Load(detail) => {
+                let (details, sender) = (self.details.clone(), self.sender.clone());
+                task::spawn(tasks, async move {
+                    let text = details.load(detail.clone()).await;
+                    // Nobody listens any more when the program ends.
+                    let _ = sender.send(Message::Loaded(detail, text));
+                });
+            }
+            Effect::MeasureSpace => {
+                let sources = self.sources.clone();
+                drop(task::spawn_blocking(move || sources.measure_space()));
+            }
+            Effect::Suspend | Effect::Quit => {}
+        }
     }
 }

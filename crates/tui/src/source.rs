@@ -6,6 +6,7 @@ use std::{
     time::Duration,
 };
 
+use ipnet::IpNet;
 use podplane_api::{
     Object, ObjectKey,
     core::{Event, Node, Pod, Service},
@@ -49,12 +50,15 @@ impl Sources {
         client: Client,
         namespace: Option<String>,
         resource: PodIpResource,
+        cluster_cidrs: &[IpNet],
         messages: UnboundedSender<Message>,
     ) -> Self {
+        let mut summary = Summary::new(resource.clone());
+        summary.set_cluster_cidrs(cluster_cidrs);
         Self {
             client,
             namespace: namespace.unwrap_or_default(),
-            summary: Arc::new(Mutex::new(Summary::new(resource.clone()))),
+            summary: Arc::new(Mutex::new(summary)),
             resource,
             messages,
         }

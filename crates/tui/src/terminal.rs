@@ -14,7 +14,7 @@ use rustix::process::{Signal, getpid, kill_process};
 pub enum TerminalError {
     /// Standard input or output is none.
     #[error(
-        "{0} is not a terminal: `podplane top` needs one; `podplane get nodes`, `get pods -A` and `get blocks` print the same to a file or a pipe"
+        "{0} is not a terminal: this view needs one; `podplane get nodes`, `get pods -A`, `get blocks` and `map` print the same to a file or a pipe"
     )]
     NotATerminal(&'static str),
     /// It does not answer.

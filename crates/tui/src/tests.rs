@@ -91,11 +91,17 @@ pub(crate) struct Fixture {
 impl Fixture {
     pub(crate) fn new(view: View, columns: u16, rows: u16) -> Self {
         let (app, effects) = App::new(view, "unix:/run/apiserver.sock", (columns, rows), now());
-        let terminal = Terminal::new(TestBackend::new(columns, rows)).unwrap();
+        Self {
+            effects,
+            ..Self::of_app(app, columns, rows)
+        }
+    }
+
+    fn of_app(app: App, columns: u16, rows: u16) -> Self {
         Self {
             app,
-            terminal,
-            effects,
+            terminal: Terminal::new(TestBackend::new(columns, rows)).unwrap(),
+            effects: Vec::new(),
         }
     }
 

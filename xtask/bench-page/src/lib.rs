@@ -258,7 +258,7 @@ impl Benchmark {
             id: format!("{id}-picture"),
             caption: caption.to_owned(),
             picture,
-            tables: vec![table(&plots)],
+            tables: vec![table(title, &plots)],
         };
         let mut blocks = vec![Block::Figure(Box::new(figure))];
         if let Some(few) = few_rounds(&plots) {
@@ -281,7 +281,7 @@ fn few_rounds(plots: &[(String, usize, Plot)]) -> Option<String> {
     })
 }
 
-fn table(plots: &[(String, usize, Plot)]) -> Table {
+fn table(title: &str, plots: &[(String, usize, Plot)]) -> Table {
     let number = |value: f64| Cell::Text(format!("{value:.2}"));
     let row = |(what, rounds, plot): &(String, usize, Plot)| {
         let mut cells = vec![Cell::Text(what.clone()), Cell::Text(rounds.to_string())];
@@ -306,7 +306,7 @@ fn table(plots: &[(String, usize, Plot)]) -> Table {
     columns.extend(numbers.map(Column::number));
     columns.push(Column::text("Outcome"));
     Table {
-        caption: "Times".to_owned(),
+        caption: format!("{title}, in times"),
         columns,
         rows: plots.iter().map(row).collect(),
     }

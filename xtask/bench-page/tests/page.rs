@@ -90,6 +90,8 @@ fn each_axis_has_a_picture_with_its_table() {
     assert!(peers.contains("10×"), "the axis: {peers}");
     let bounds = figures[1].all("svg").next().unwrap().text();
     assert!(bounds.contains("✗ 2.13×"), "{bounds}");
+    let captions: std::collections::BTreeSet<_> = texts(&page, "caption").into_iter().collect();
+    assert_eq!(captions.len(), figures.len(), "each has a name of its own");
     let few = texts(&page, "p");
     assert!(few.iter().any(|text| text.contains("fewer than 5 rounds")));
 }

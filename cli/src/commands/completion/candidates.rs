@@ -9,11 +9,12 @@ use clap::{ArgMatches, CommandFactory as _, FromArgMatches as _};
 use clap_complete::{ArgValueCompleter, CompletionCandidate};
 use podplane_api::names::dns1123_subdomain;
 use podplane_client::ListParams;
+use podplane_map::MapTarget;
 use tokio::time::timeout;
 
 use crate::{
     Cli,
-    commands::{api, map::ROLES},
+    commands::api,
     global::{GlobalArgs, GlobalOptions, block_on},
     kind::{ResourceKind, with_kind},
 };
@@ -54,7 +55,7 @@ pub(crate) fn of_the_kind_before() -> ArgValueCompleter {
 /// Completes parts of the address space: the purposes of networks, and blocks of nodes.
 pub(crate) fn networks_and_blocks() -> ArgValueCompleter {
     completer(|line, _| {
-        let words = ROLES.iter().map(|(word, _)| (*word).to_owned());
+        let words = MapTarget::ROLES.iter().map(|(word, _)| (*word).to_owned());
         words.chain(line.blocks()).collect()
     })
 }

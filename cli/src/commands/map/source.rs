@@ -18,6 +18,8 @@ use crate::{
     report::UsageError,
 };
 
+pub(crate) use self::live::cluster_cidrs as stated_cluster_cidrs;
+
 /// The flags that name the source of a map.
 #[derive(Clone, Debug, Default, clap::Args)]
 pub(crate) struct SourceArgs {
@@ -53,6 +55,18 @@ pub(crate) struct SourceArgs {
         value_parser = range
     )]
     service_cidr: Vec<IpNet>,
+}
+
+impl SourceArgs {
+    /// Returns true if standard input is the dump, or one of them.
+    pub(super) fn reads_standard_input(&self) -> bool {
+        self.from.iter().any(|file| file.as_os_str() == "-")
+    }
+
+    /// The flags that name a cluster of any kind.
+    pub(super) fn cluster(&self) -> AnyClusterFlags {
+        self.cluster.clone()
+    }
 }
 
 fn seconds(text: &str) -> Result<f64, String> {
@@ -128,6 +142,29 @@ impl MapSource {
             services: args.service_cidr.clone(),
         };
         Self { kind, ranges }
+    }
+
+    /// The name of a source that does not change, such as a dump.
+    pub(super) fn fixed_name(&self) -> Option<String> {
+        match &self.kind {
+            SourceKind::Dump(files) => {
+                let names: Vec<_> = files
+                    .iter()
+                    .map(|file| file.display().to_string())
+                    .collect();
+                Some(names.join(" "))
+            }
+            SourceKind::Recording { path, at: None } => Some(path.display().to_string()),
+            SourceKind::Recording { path, at: Some(at) } => {
+                Some(format!("{} at {at} s", path.display()))
+            }
+            SourceKind::AnyCluster(_) | SourceKind::Server(_) => None,
+        }
+    }
+
+    /// The ranges that flags state.
+    pub(super) const fn ranges(&self) -> &StatedRanges {
+        &self.ranges
     }
 
     /// Reads the facts of this moment. To be called inside

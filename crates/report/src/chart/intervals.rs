@@ -14,8 +14,9 @@ const STRIP_TOP: f64 = 22.0;
 const LEGEND: f64 = 16.0;
 const LABELS: f64 = 42.0;
 const TOP: f64 = 50.0;
-const LEFT: f64 = 8.0;
-const RIGHT: f64 = WIDTH - 8.0;
+/// The room beside the axis for half of its first and last label.
+const LEFT: f64 = 28.0;
+const RIGHT: f64 = WIDTH - 28.0;
 
 /// Series of measurements on one axis.
 #[derive(Clone, Debug, Default)]

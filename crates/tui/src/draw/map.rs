@@ -91,7 +91,10 @@ fn draw_space(
     };
     let style = theme.selected().add_modifier(Modifier::BOLD);
     buffer.set_style(cursor.intersection(area), style);
-    Some(cell_line(space, &cell))
+    Some(
+        map.problem(space)
+            .unwrap_or_else(|| cell_line(space, &cell)),
+    )
 }
 
 /// The columns of the second row that have text.

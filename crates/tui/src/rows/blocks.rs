@@ -1,6 +1,6 @@
 //! The blocks of nodes with the use of their addresses.
 
-use std::{collections::BTreeSet, net::IpAddr};
+use std::{borrow::Cow, collections::BTreeSet, net::IpAddr};
 
 use ipnet::IpNet;
 use podplane_api::table::NONE;
@@ -187,9 +187,10 @@ impl Row for BlockRow {
         (self.node.as_deref().unwrap_or_default(), &self.name)
     }
 
-    fn texts(&self) -> Vec<&str> {
+    fn texts(&self) -> Vec<Cow<'_, str>> {
         let texts = [self.name.as_str(), self.state.as_str(), &self.details];
-        texts.into_iter().chain(self.node.as_deref()).collect()
+        let texts = texts.into_iter().chain(self.node.as_deref());
+        texts.map(Cow::from).collect()
     }
 
     fn subject(&self) -> Option<Subject> {

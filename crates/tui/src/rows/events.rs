@@ -1,6 +1,6 @@
 //! The events.
 
-use std::sync::Arc;
+use std::{borrow::Cow, sync::Arc};
 
 use super::{ago, by_age};
 use crate::{
@@ -105,15 +105,16 @@ impl Row for EventRow {
         (&self.event.key.namespace, &self.event.key.name)
     }
 
-    fn texts(&self) -> Vec<&str> {
+    fn texts(&self) -> Vec<Cow<'_, str>> {
         let event = &self.event;
-        vec![
+        let texts = [
             &event.reason,
             &event.kind,
             &self.object,
             &event.message,
             &event.key.namespace,
-        ]
+        ];
+        texts.map(Cow::from).into()
     }
 
     fn subject(&self) -> Option<Subject> {

@@ -1,6 +1,6 @@
 //! The nodes with their blocks and the use of their addresses.
 
-use std::sync::Arc;
+use std::{borrow::Cow, sync::Arc};
 
 use podplane_api::table::NONE;
 use podplane_ipam::{NodeAddresses, capacity::NodeCapacity};
@@ -182,8 +182,9 @@ impl Row for NodeRow {
         ("", &self.node.key.name)
     }
 
-    fn texts(&self) -> Vec<&str> {
-        vec![&self.node.key.name, &self.node.status, &self.blocks]
+    fn texts(&self) -> Vec<Cow<'_, str>> {
+        let texts = [&self.node.key.name, &self.node.status, &self.blocks];
+        texts.map(Cow::from).into()
     }
 
     fn subject(&self) -> Option<Subject> {

@@ -1,6 +1,6 @@
 //! The pods with their addresses and their way so far.
 
-use std::sync::Arc;
+use std::{borrow::Cow, sync::Arc};
 
 use podplane_api::{
     jiff::Timestamp,
@@ -22,17 +22,13 @@ use crate::{
 /// A pod.
 pub(crate) struct PodRow {
     pod: Arc<PodFact>,
-    /// Its addresses as text.
-    ips: String,
 }
 
 impl PodRow {
-    fn new(pod: Arc<PodFact>) -> Self {
-        let ips: Vec<_> = pod.ips.iter().map(ToString::to_string).collect();
-        Self {
-            ips: ips.join(","),
-            pod,
-        }
+    /// Its addresses as text.
+    fn ips(&self) -> String {
+        let ips: Vec<_> = self.pod.ips.iter().map(ToString::to_string).collect();
+        ips.join(",")
     }
 
     fn status(&self) -> Cell {
@@ -59,6 +55,11 @@ fn steps(way: &Way) -> [(char, &'static str, PodStep); 4] {
         ('A', "address", way.address),
         ('R', "running", way.running),
     ]
+}
+
+/// The steps that are done, in an order for sorting.
+fn progress(way: &Way) -> [bool; 4] {
+    steps(way).map(|(_, _, step)| step.is_done())
 }
 
 /// The letters of the steps that are done, and a point for each other one: `SB..`.
@@ -126,9 +127,9 @@ impl Row for PodRow {
             sort_key: 'I',
             width: AtLeast(14),
             rank: 0,
-            cell: |row, _| match row.ips.as_str() {
-                "" => NONE.into(),
-                ips => ips.into(),
+            cell: |row, _| match row.pod.ips.as_slice() {
+                [] => NONE.into(),
+                _ => row.ips().into(),
             },
             order: |a, b| a.pod.ips.cmp(&b.pod.ips),
         },
@@ -146,7 +147,7 @@ impl Row for PodRow {
             width: Fixed(4),
             rank: 0,
             cell: |row, _| letters(&row.pod.way).into(),
-            order: |a, b| letters(&a.pod.way).cmp(&letters(&b.pod.way)),
+            order: |a, b| progress(&a.pod.way).cmp(&progress(&b.pod.way)),
         },
         Column {
             title: "STEPS",
@@ -154,24 +155,24 @@ impl Row for PodRow {
             width: AtLeast(46),
             rank: 2,
             cell: |row, _| way(&row.pod.way, row.pod.created).into(),
-            order: |a, b| letters(&a.pod.way).cmp(&letters(&b.pod.way)),
+            order: |a, b| progress(&a.pod.way).cmp(&progress(&b.pod.way)),
         },
     ];
 
     fn all(cluster: &Cluster, scope: &Scope) -> Vec<Self> {
         let pods = cluster.pods.iter().filter(|pod| scope.has_pod(pod));
-        pods.cloned().map(Self::new).collect()
+        pods.cloned().map(|pod| Self { pod }).collect()
     }
 
     fn key(&self) -> (&str, &str) {
         (&self.pod.key.namespace, &self.pod.key.name)
     }
 
-    fn texts(&self) -> Vec<&str> {
+    fn texts(&self) -> Vec<Cow<'_, str>> {
         let key = &self.pod.key;
-        let texts = [&key.name, &key.namespace, &self.pod.status, &self.ips];
-        let texts = texts.into_iter().map(String::as_str);
-        texts.chain(self.pod.node.as_deref()).collect()
+        let texts = [&key.name, &key.namespace, &self.pod.status];
+        let texts = texts.into_iter().chain(&self.pod.node).map(Cow::from);
+        texts.chain([Cow::from(self.ips())]).collect()
     }
 
     fn subject(&self) -> Option<Subject> {

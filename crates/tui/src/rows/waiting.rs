@@ -1,6 +1,6 @@
 //! The pods that wait for a node, by reason.
 
-use std::collections::BTreeMap;
+use std::{borrow::Cow, collections::BTreeMap};
 
 use podplane_api::jiff::Timestamp;
 
@@ -100,8 +100,10 @@ impl Row for WaitingRow {
         ("", &self.reason)
     }
 
-    fn texts(&self) -> Vec<&str> {
-        vec![&self.reason, &self.first, &self.message]
+    fn texts(&self) -> Vec<Cow<'_, str>> {
+        [&self.reason, &self.first, &self.message]
+            .map(Cow::from)
+            .into()
     }
 
     fn subject(&self) -> Option<Subject> {

@@ -141,6 +141,100 @@ fn tab_goes_through_the_networks() {
     assert!(top.screen().starts_with("cluster CIDR"));
 }
 
+/// The map of a space that does not change, which begins with a part.
+fn fixed(part: &str) -> Fixture {
+    let mut app = App::of_space(space(), "dump.json", (80, 24), now());
+    app.start_with(Some(part.parse().unwrap()));
+    Fixture::of_app(app, 80, 24)
+}
+
+#[test]
+fn begins_with_the_part_that_is_named() {
+    for (part, title, cursor) in [
+        ("10.244.1.0/24", "view 10.244.1.0/24", "10.244.1.0"),
+        (
+            "10.244.1.2",
+            "view 10.244.1.0/24",
+            "pod 10.244.1.2: pod default/api-0",
+        ),
+        ("services", "service range 10.96.0.0/24", "10.96.0.0"),
+    ] {
+        let mut map = fixed(part);
+        let screen = map.screen();
+        assert!(screen.contains(title), "{screen}");
+        assert!(line(&mut map).contains(cursor), "{screen}");
+    }
+    let mut top = Fixture::with_cluster(View::Map, 80, 24);
+    top.app.start_with(Some("10.244.1.2".parse().unwrap()));
+    assert!(top.screen().contains("loading the map"));
+    top.send(Message::Space(space()));
+    assert!(line(&mut top).starts_with("pod 10.244.1.2"));
+    top.press(KeyCode::Tab);
+    assert!(top.screen().starts_with("service range"));
+}
+
+#[test]
+fn says_that_the_part_is_in_no_network_until_a_key_moves() {
+    let mut map = fixed("192.0.2.0/24");
+    assert!(map.screen().starts_with("cluster CIDR 10.244.0.0/16"));
+    assert!(line(&mut map).contains("invalid prefix `192.0.2.0/24`: it is in no network"));
+    map.press(KeyCode::Right);
+    assert!(!line(&mut map).contains("192.0.2.0"));
+}
+
+#[test]
+fn a_space_that_does_not_change_has_only_its_map() {
+    let mut map = fixed("10.244.1.2");
+    let screen = map.screen();
+    assert!(
+        screen
+            .lines()
+            .next()
+            .unwrap()
+            .ends_with("dump.json not live")
+    );
+    for keys in ["1", "2", "n", "d", "y", ":events"] {
+        map.keys(keys);
+        if keys.starts_with(':') {
+            map.press(KeyCode::Enter);
+        }
+        let answer = line(&mut map);
+        assert!(
+            answer.starts_with("only the map is known"),
+            "{keys}: {answer}"
+        );
+        assert!(map.screen().contains("view 10.244.1.0/24"), "{keys}");
+    }
+    map.wait(60);
+    assert_eq!(map.effects, []);
+    map.keys("q");
+    assert_eq!(map.effects, [Effect::Quit]);
+}
+
+#[test]
+fn the_state_does_not_cover_the_first_line() {
+    let mut top = Fixture::with_cluster(View::Map, 80, 24);
+    top.send(Message::Space(space()));
+    let name = |top: &mut Fixture| top.screen().lines().next().unwrap().to_owned();
+    assert!(name(&mut top).ends_with("unix:/run/apiserver.sock live"));
+    let long = "a-very-long-name-of-a-network-with-a-purpose-that-somebody-wrote";
+    let networks = vec![Network::parse(NetworkRole::Pods, "10.244.0.0/16", long).unwrap()];
+    top.send(Message::Space(Arc::new(AddressSpace::new(SpaceParts {
+        networks,
+        ..SpaceParts::default()
+    }))));
+    let first = name(&mut top);
+    assert!(
+        first.contains("10.244.0.0/16") && first.ends_with("live"),
+        "{first}"
+    );
+    assert!(first.ends_with(" live") || first.contains('~'), "{first}");
+    assert!(
+        !first.contains("unix:"),
+        "the name of the server gives way: {first}"
+    );
+}
+
 #[test]
 fn says_how_large_the_terminal_must_be() {
     let mut top = Fixture::with_cluster(View::Map, 79, 24);

@@ -1,14 +1,19 @@
-//! The part of the address space that is shown.
+//! A part of an address space, as users name it.
 
 use std::{net::IpAddr, str::FromStr};
 
 use ipnet::IpNet;
 use podplane_ipam::parse_cidr;
-use podplane_map::{AddressSpace, Network, NetworkRole};
+
+use crate::{
+    parts::{Network, NetworkRole},
+    space::AddressSpace,
+};
 
 /// A part of the address space, as the user names it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum MapTarget {
+pub enum MapTarget {
+    /// An address, in the form of its family.
     Address(IpAddr),
     /// A prefix without host bits.
     Prefix(IpNet),
@@ -18,12 +23,14 @@ pub(super) enum MapTarget {
     Name(String),
 }
 
-/// The words for the purposes of networks.
-pub(in crate::commands) const ROLES: [(&str, NetworkRole); 3] = [
-    ("pods", NetworkRole::Pods),
-    ("services", NetworkRole::Services),
-    ("nodes", NetworkRole::Nodes),
-];
+impl MapTarget {
+    /// The words for the purposes of networks.
+    pub const ROLES: [(&str, NetworkRole); 3] = [
+        ("pods", NetworkRole::Pods),
+        ("services", NetworkRole::Services),
+        ("nodes", NetworkRole::Nodes),
+    ];
+}
 
 impl FromStr for MapTarget {
     type Err = String;
@@ -32,7 +39,7 @@ impl FromStr for MapTarget {
         if let Ok(ip) = text.parse::<IpAddr>() {
             return Ok(Self::Address(ip.to_canonical()));
         }
-        if let Some((_, role)) = ROLES.iter().find(|(word, _)| *word == text) {
+        if let Some((_, role)) = Self::ROLES.iter().find(|(word, _)| *word == text) {
             return Ok(Self::Role(*role));
         }
         if !text.contains('/') {
@@ -49,9 +56,11 @@ impl FromStr for MapTarget {
 
 /// A prefix, and the network that it is a part of.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct ShownPart<'a> {
-    pub(super) network: &'a Network,
-    pub(super) prefix: IpNet,
+pub struct ShownPart<'a> {
+    /// The narrowest network around the prefix.
+    pub network: &'a Network,
+    /// The prefix.
+    pub prefix: IpNet,
 }
 
 impl<'a> ShownPart<'a> {
@@ -61,7 +70,7 @@ impl<'a> ShownPart<'a> {
     /// # Errors
     ///
     /// A text that names the part and the networks of the cluster.
-    pub(super) fn new(space: &'a AddressSpace, target: Option<&MapTarget>) -> Result<Self, String> {
+    pub fn new(space: &'a AddressSpace, target: Option<&MapTarget>) -> Result<Self, String> {
         let networks = space.networks();
         let first = networks.first().ok_or(
             "the cluster has no known network: no node has a block, and no object names a range; pass --cluster-cidr",
@@ -120,9 +129,8 @@ fn list(networks: &[Network]) -> String {
 
 #[cfg(test)]
 mod tests {
-    use podplane_map::SpaceParts;
-
     use super::*;
+    use crate::space::SpaceParts;
 
     fn space(networks: &[(NetworkRole, &str, &str)]) -> AddressSpace {
         let networks = networks
