@@ -3,9 +3,11 @@
 
 mod accessible;
 mod assets;
+mod elsewhere;
 mod hostile;
 mod keyboard;
 mod live;
 mod login;
 mod pictures;
+mod recording;
 mod site;
