@@ -19,6 +19,7 @@ pub mod containerd;
 pub mod cri;
 pub mod history;
 pub mod kubectl;
+pub mod listener;
 pub mod machine;
 pub mod peers;
 pub mod plugins;

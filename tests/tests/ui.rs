@@ -2,51 +2,36 @@
 
 use std::{
     fs,
-    io::{BufRead as _, BufReader},
-    process::{Child, Command, Stdio},
+    io::{BufRead as _, BufReader, Write as _},
+    net::TcpListener,
+    process::Command,
+    thread,
 };
 
 use anyhow::{Context as _, Result};
 use http::{Method, header};
 use podplane_http_client::{HttpAnswer, HttpClient};
-use podplane_tests::{Cluster, Network, builder, eventually, programs::podplane};
+use podplane_tests::{
+    Cluster, Network, builder, eventually,
+    listener::PageListener,
+    programs::{finish, podplane},
+};
 use serde_json::{Value, json};
 
 const CLUSTER: &str = "/summary/v1alpha1/cluster";
 
-/// A listener of the page; killed when it is dropped.
+/// A listener of the page, and a client that is not a browser.
 struct Listener {
-    child: Child,
+    page: PageListener,
     client: HttpClient,
-    /// `NAME.localhost:PORT`
-    host: String,
-    token: String,
-}
-
-impl Drop for Listener {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
 }
 
 impl Listener {
     /// Starts a command that prints the address of its page.
-    fn start(mut command: Command) -> Result<Self> {
-        let mut child = command.stdout(Stdio::piped()).spawn()?;
-        let mut line = String::new();
-        let stdout = child.stdout.take().context("its output")?;
-        BufReader::new(stdout).read_line(&mut line)?;
-        let rest = line.trim().strip_prefix("http://").context(line.clone())?;
-        let (host, token) = rest.split_once("/ui/#token=").context(line.clone())?;
-        let (name, port) = host.split_once(':').context(line.clone())?;
-        assert!(name.ends_with(".localhost"), "{line}");
-        Ok(Self {
-            child,
-            client: HttpClient::new(format!("127.0.0.1:{port}")),
-            host: host.to_owned(),
-            token: token.to_owned(),
-        })
+    fn start(command: Command) -> Result<Self> {
+        let page = PageListener::start(command)?;
+        let client = HttpClient::new(format!("127.0.0.1:{}", page.port()));
+        Ok(Self { page, client })
     }
 
     async fn send(
@@ -58,7 +43,7 @@ impl Listener {
     ) -> Result<HttpAnswer> {
         let mut all = vec![("content-type", "application/json")];
         if !headers.iter().any(|(name, _)| *name == "host") {
-            all.push(("host", &self.host));
+            all.push(("host", &self.page.host));
         }
         all.extend(headers);
         self.client.exchange(method, path, &all, body).await
@@ -75,7 +60,7 @@ impl Listener {
 
     /// Logs in with the token; returns the cookie.
     async fn cookie(&self) -> Result<String> {
-        let answer = self.log_in(&self.token).await?;
+        let answer = self.log_in(&self.page.token).await?;
         assert_eq!(answer.code, 204);
         let cookie = answer.headers[header::SET_COOKIE].to_str()?;
         let (pair, attributes) = cookie.split_once("; ").context("attributes")?;
@@ -123,7 +108,11 @@ async fn the_page_of_a_cluster_needs_the_token_that_was_printed() -> Result<()> 
     // A token is good once, and nothing else is one.
     assert_eq!(listener.log_in("wrong").await?.code, 401);
     let cookie = listener.cookie().await?;
-    assert_eq!(listener.log_in(&listener.token).await?.code, 401, "used");
+    assert_eq!(
+        listener.log_in(&listener.page.token).await?.code,
+        401,
+        "used"
+    );
     let wrong = [("cookie", "podplane-session=wrong")];
     assert_eq!(listener.get(CLUSTER, &wrong).await?.code, 401);
 
@@ -210,7 +199,7 @@ async fn a_recording_has_a_page_of_each_of_its_moments() -> Result<()> {
             .await?
             .document()?;
         let findings = summary["findings"].as_array().context("findings")?;
-        let duplicate = |finding: &&Value| finding["rule"] == "duplicate-address";
+        let duplicate = |finding: &&Value| finding["code"] == "duplicate-pod-ip";
         assert_eq!(
             findings.iter().filter(duplicate).count(),
             duplicates,
@@ -227,4 +216,98 @@ async fn a_recording_has_a_page_of_each_of_its_moments() -> Result<()> {
         .await?;
     assert_eq!(odd.code, 400, "{:?}", odd.body);
     Ok(())
+}
+
+/// A server that gives everybody the same answer, and its address.
+fn other_server(code: u16, body: &'static str) -> Result<String> {
+    let listener = TcpListener::bind("127.0.0.1:0")?;
+    let address = listener.local_addr()?.to_string();
+    thread::spawn(move || {
+        while let Ok((stream, _)) = listener.accept() {
+            let mut lines = BufReader::new(&stream).lines().map_while(Result::ok);
+            lines.find(String::is_empty);
+            let length = body.len();
+            let head = format!(
+                "HTTP/1.1 {code} x\r\ncontent-length: {length}\r\nconnection: close\r\n\r\n"
+            );
+            // The client may have gone.
+            let _ = (&stream).write_all(format!("{head}{body}").as_bytes());
+        }
+    });
+    Ok(address)
+}
+
+#[test]
+fn a_server_that_is_not_podplanes_is_named() -> Result<()> {
+    let dir = tempfile::tempdir()?;
+    for (code, body) in [
+        (404, "404 page not found"),
+        // A user of Kubernetes without a rule for the path.
+        (403, r#"{"kind":"Status","code":403}"#),
+        (200, "<html>Welcome</html>"),
+    ] {
+        let address = other_server(code, body)?;
+        let kubeconfig = json!({
+            "apiVersion": "v1", "kind": "Config", "current-context": "other",
+            "clusters": [{"name": "other", "cluster": {"server": format!("http://{address}")}}],
+            "users": [{"name": "other", "user": {}}],
+            "contexts": [{"name": "other", "context": {"cluster": "other", "user": "other"}}],
+        });
+        let file = dir.path().join(format!("{code}.json"));
+        fs::write(&file, kubeconfig.to_string())?;
+        let mut command = podplane(["ui", "--no-open", "--kubeconfig"]);
+        let error = finish(command.arg(&file)).failed(1);
+        assert!(error.contains(&address), "{error}");
+        assert!(error.contains("not an API server of podplane"), "{error}");
+    }
+    // The other way has HTTP/2 alone.
+    let address = other_server(404, "404 page not found")?;
+    let error = finish(&mut podplane(["ui", "--no-open", "--server", &address])).failed(1);
+    assert!(error.contains(&address), "{error}");
+    Ok(())
+}
+
+/// The findings, each as its code and its message, in order.
+fn findings_of(document: &Value) -> Vec<(String, String)> {
+    let findings = document["findings"].as_array().into_iter().flatten();
+    let text = |finding: &Value, field: &str| finding[field].as_str().unwrap_or("").to_owned();
+    let mut found: Vec<_> = findings
+        .map(|finding| (text(finding, "code"), text(finding, "message")))
+        .collect();
+    found.sort();
+    found
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_findings_of_the_page_are_those_of_the_audit() -> Result<()> {
+    // One node of 5 addresses: it is full, and pods wait.
+    let small = builder(Network::Ledger).nodes(1).node_cidr_mask_size(29);
+    let Some(cluster) = Cluster::up(small).await? else {
+        return Ok(());
+    };
+    cluster.podplane("run web --replicas 7").ok();
+    let listener = Listener::start(cluster.command("podplane", ["ui", "--no-open"]))?;
+    let cookie = listener.cookie().await?;
+    let logged_in = [("cookie", cookie.as_str())];
+    let page = || async {
+        let answer = listener.get(CLUSTER, &logged_in).await.ok()?;
+        answer.document().ok()
+    };
+    let page = eventually("two pods wait", page, |page| {
+        let found = page.as_ref().map(findings_of).unwrap_or_default();
+        found
+            .iter()
+            .any(|(_, message)| message.contains("for 2 pods"))
+    });
+    let page = page.await.context("a summary")?;
+    let audit = "audit -o json --cluster-cidr 10.244.0.0/16 --service-cidr 10.96.0.0/16";
+    let audited = cluster.podplane(audit);
+    let audit: Value = serde_json::from_str(&audited.stdout).context(audited.stderr)?;
+    assert_eq!(findings_of(&page), findings_of(&audit));
+    let made = page["checks"].as_array().context("checks")?.iter();
+    let made = made.filter(|check| check["isMade"] == true).count();
+    let all = audit["summary"]["checks"].as_object().context("checks")?;
+    assert!(made > 0 && made < all.len(), "{:#}", page["checks"]);
+    drop(listener);
+    cluster.finish().await
 }

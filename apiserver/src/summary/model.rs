@@ -11,7 +11,7 @@ use podplane_proto::{
     ipam::Block,
 };
 use podplane_store::Revision;
-use podplane_summary::{Cluster, ClusterSummary, PodFacts};
+use podplane_summary::{Cluster, ClusterSummary, FindingReport, PodFacts};
 use tokio::sync::watch;
 
 use super::sources::{Source, Sources, Update, Updates};
@@ -19,6 +19,10 @@ use crate::{cache::WatchedChange, parallel, renderers::Renderers};
 
 /// The least time between two summaries.
 const PAUSE: Duration = Duration::from_millis(100);
+/// The least time between two audits, and between them as a multiple of their duration: they take
+/// several times as long as a summary.
+const AUDIT_PAUSE: Duration = Duration::from_secs(1);
+const AUDIT_SHARE: u32 = 10;
 /// The time for which the summary is kept when nobody looks: a page that is loaded again finds it.
 const LINGER: Duration = Duration::from_secs(30);
 /// The pause after a failure.
@@ -184,6 +188,12 @@ struct Follower {
     revision: Option<Revision>,
     /// The time before which no other summary is made.
     due: Instant,
+    /// The findings of the last audit.
+    report: Arc<FindingReport>,
+    /// True if the facts have changed since.
+    is_report_stale: bool,
+    /// The time before which there is no other audit.
+    audit_due: Instant,
 }
 
 impl Follower {
@@ -198,20 +208,28 @@ impl Follower {
             missing: Source::COUNT,
             revision: None,
             due: Instant::now(),
+            report: Arc::default(),
+            is_report_stale: true,
+            audit_due: Instant::now(),
         }
     }
 
     /// Waits for changes: the present objects of all kinds first, later what comes until the next
-    /// summary is due.
+    /// summary is due, or the next audit if nothing comes.
     async fn collect(&mut self) -> Result<(), ApiError> {
         loop {
             let has_news = !self.pending.is_empty() || self.are_blocks_stale;
-            let batch = match has_news && self.missing == 0 {
-                true => match clock::timeout_at(self.due, self.updates.stream.next()).await {
+            let due = match (self.missing, has_news, self.is_report_stale) {
+                (0, true, _) => Some(self.due),
+                (0, false, true) => Some(self.audit_due),
+                _ => None,
+            };
+            let batch = match due {
+                Some(due) => match clock::timeout_at(due, self.updates.stream.next()).await {
                     Ok(batch) => batch,
                     Err(_due) => return Ok(()),
                 },
-                false => self.updates.stream.next().await,
+                None => self.updates.stream.next().await,
             };
             for update in batch.ok_or_else(stopping)? {
                 self.take(update?);
@@ -235,7 +253,8 @@ impl Follower {
         }
     }
 
-    /// Applies the changes and makes the summary, on a thread for long work.
+    /// Applies the changes, audits the cluster if it is time, and makes the summary, on a thread for
+    /// long work.
     async fn advance(
         &mut self,
         sources: &Sources,
@@ -246,17 +265,30 @@ impl Follower {
             false => None,
         };
         let pending = std::mem::take(&mut self.pending);
+        self.is_report_stale |= !pending.is_empty() || blocks.is_some();
+        let is_audited = self.is_report_stale && self.audit_due <= Instant::now();
+        let report = Arc::clone(&self.report);
         let mut cluster = self.cluster.take().ok_or_else(stopping)?;
         let revision = self.revision.map(|revision| revision.to_string());
         let revision = revision.unwrap_or_default();
         let made = renderers.run(move || {
             apply(&mut cluster, &pending, blocks.as_deref());
             let space = AddressSpace::new(cluster.space_parts());
-            let summary = Arc::new(cluster.summary(&space, &revision));
-            (cluster, Arc::new(Snapshot { space, summary }))
+            let begun = Instant::now();
+            let audited = is_audited.then(|| Arc::new(cluster.findings(&space)));
+            let took = begun.elapsed();
+            let report = audited.as_ref().unwrap_or(&report);
+            let summary = Arc::new(cluster.summary(&space, &revision, report));
+            let snapshot = Arc::new(Snapshot { space, summary });
+            (cluster, snapshot, audited.map(|report| (report, took)))
         });
-        let (cluster, snapshot) = made.await?;
+        let (cluster, snapshot, audited) = made.await?;
         self.cluster = Some(cluster);
+        if let Some((report, took)) = audited {
+            self.report = report;
+            self.is_report_stale = false;
+            self.audit_due = Instant::now() + AUDIT_PAUSE.max(took * AUDIT_SHARE);
+        }
         Ok(snapshot)
     }
 }

@@ -17,11 +17,7 @@ use podplane_tui::{
 use tokio::runtime;
 
 use super::{
-    completion::candidates,
-    describe,
-    explain::ExplainerFlags,
-    get,
-    map::source::{StatedRanges, stated_cluster_cidrs},
+    completion::candidates, describe, explain::ExplainerFlags, get, map::source::StatedRanges,
     trace,
 };
 use crate::{global::GlobalOptions, kind::ResourceKind, output, report};
@@ -127,24 +123,20 @@ async fn top(view: LiveView, global: &GlobalOptions) -> anyhow::Result<Ended> {
         ranges,
         theme,
     } = view;
-    let (client, server, cluster_cidrs) = match source.cluster.is_given() {
+    let (client, server) = match source.cluster.is_given() {
         true => {
             let config = source.cluster.config().await?;
             let server = config.cluster_url.to_string();
-            (Client::over_rest(config)?, server, ranges.pods)
+            (Client::over_rest(config)?, server)
         }
-        false => (
-            global.client()?,
-            global.server()?.to_string(),
-            stated_cluster_cidrs(global, &ranges),
-        ),
+        false => (global.client()?, global.server()?.to_string()),
     };
     let settings = TopSettings {
         client: client.clone(),
         server: server.trim_end_matches('/').to_owned(),
         namespace,
         resource: resource.clone(),
-        cluster_cidrs,
+        cluster_cidrs: ranges.pods,
         view,
         part,
         theme,

@@ -69,7 +69,7 @@ pub(crate) fn run(args: UiArgs, global: &GlobalOptions) -> anyhow::Result<ExitCo
         let user = upstream
             .user()
             .await
-            .map_err(|error| global.locate(error))?;
+            .with_context(|| format!("failed to open the page of {server}"))?;
         let session = Session {
             source: SessionSource::Listener,
             user,

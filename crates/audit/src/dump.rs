@@ -206,6 +206,33 @@ struct ReadPod {
     odd: Vec<String>,
 }
 
+/// A Node that was read once, for a dump that is put together again and again.
+#[derive(Clone, Debug)]
+pub struct NodeItem {
+    node: DumpedNode,
+    markers: Vec<Marker>,
+}
+
+impl NodeItem {
+    /// Reads a Node as a server returned it.
+    #[must_use]
+    pub fn of(object: &Value) -> Self {
+        let item = LenientValue::<RawObject<'_>>::deserialize(object);
+        let LenientValue(item) = item.unwrap_or_default();
+        Self {
+            node: Dump::new(DumpScope::Fields).node(&item, no_object),
+            markers: Marker::of_node(&item).collect(),
+        }
+    }
+}
+
+/// Returns true for the message of a scheduler that found no node with a free address.
+#[must_use]
+pub fn lacks_addresses(message: &str) -> bool {
+    // Of podplane's scheduler, or of Kubernetes' about a resource.
+    message.contains("Insufficient pod IPs") || message.contains("Insufficient podplane.io/pod-ips")
+}
+
 /// Reads inputs, one after the other, into a [`Dump`].
 #[derive(Debug)]
 pub struct DumpCollector(Dump);
@@ -247,6 +274,22 @@ impl DumpCollector {
     /// Adds a Node or Pod as a server returned it. Other kinds are ignored.
     pub fn add(&mut self, object: &Value) {
         self.0.add_value(object, None);
+    }
+
+    /// Adds a Node that was read before.
+    pub fn add_node(&mut self, NodeItem { node, markers }: &NodeItem) {
+        self.0.mark(&node.name, markers.iter().copied());
+        self.0.nodes.push(node.clone());
+    }
+
+    /// Adds a pod whose facts are known. `uid` may be empty.
+    pub fn add_pod(&mut self, pod: invariants::Pod) {
+        self.0.world.pods.push(pod);
+    }
+
+    /// Records that a pod could not be scheduled for want of addresses.
+    pub fn add_starved(&mut self, pod: PodKey) {
+        self.0.starved.push(pod);
     }
 
     /// Adds a block that its node no longer has, but that pods may still use.
@@ -746,10 +789,8 @@ fn pod(item: &RawObject<'_>) -> ReadPod {
         && !finished
         && conditions.0.iter().any(|LenientValue(condition)| {
             condition.kind.as_str() == "PodScheduled"
-            && condition.status.as_str() == "False"
-            // The message of podplane's scheduler, or of Kubernetes' about a resource.
-            && (condition.message.as_str().contains("Insufficient pod IPs")
-                || condition.message.as_str().contains("Insufficient podplane.io/pod-ips"))
+                && condition.status.as_str() == "False"
+                && lacks_addresses(condition.message.as_str())
         });
     let pod = invariants::Pod {
         namespace: namespace.as_str().into(),
@@ -779,6 +820,34 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+    use crate::{ExpectedBlocks, audit};
+
+    #[test]
+    fn facts_that_were_read_before_make_the_same_dump() {
+        let node = json!({"apiVersion": "v1", "kind": "Node",
+            "metadata": {"name": "n", "annotations": {"podplane.io/pod-ips-orphaned": "2"}},
+            "spec": {"podCIDR": "10.0.0.0/29", "podCIDRs": ["10.0.0.0/29"]},
+            "status": {"capacity": {"podplane.io/pod-ips": "5"},
+                "addresses": [{"type": "InternalIP", "address": "192.168.0.1"}]}});
+        let pod = json!({"apiVersion": "v1", "kind": "Pod",
+            "metadata": {"namespace": "default", "name": "p"},
+            "spec": {"nodeName": "n"},
+            "status": {"phase": "Running", "podIPs": [{"ip": "10.0.1.9"}]}});
+        let mut objects = DumpCollector::new(DumpScope::Fields);
+        objects.add(&node);
+        objects.add(&pod);
+        let mut facts = DumpCollector::new(DumpScope::Fields);
+        facts.add_node(&NodeItem::of(&node));
+        facts.add_pod(objects.0.world.pods[0].clone());
+        let report = |collector: DumpCollector| {
+            let flags = ControllerFlags::default();
+            let dump = collector.finish(&flags);
+            audit(&dump, &ExpectedBlocks::new(&flags, &dump).unwrap())
+        };
+        let (objects, facts) = (report(objects), report(facts));
+        assert!(!objects.findings.is_empty(), "{objects:?}");
+        assert_eq!(objects, facts);
+    }
 
     #[test]
     fn the_total_of_a_node_agent_is_the_number_of_addresses() {

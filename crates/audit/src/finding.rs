@@ -2,6 +2,7 @@
 
 use std::{fmt, str::FromStr};
 
+use ipnet::IpNet;
 use serde::Serialize;
 
 /// The severity of a finding.
@@ -178,6 +179,9 @@ pub struct Finding {
     /// The objects concerned, sorted: `Node/NAME`, `Pod/NAMESPACE/NAME`. Empty if it is the cluster
     /// as a whole.
     pub objects: Vec<String>,
+    /// The block or address concerned, if it is one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub prefix: Option<IpNet>,
     /// The fault, in one sentence.
     pub message: String,
     /// The advice.

@@ -29,7 +29,9 @@ mod rules;
 mod summary;
 mod unread;
 
-pub use dump::{Dump, DumpCollector, DumpScope, DumpedNode, WholeObject};
+pub use dump::{
+    Dump, DumpCollector, DumpScope, DumpedNode, NodeItem, WholeObject, lacks_addresses,
+};
 pub use expected::{ControllerFlags, ExpectationSource, ExpectedBlocks, FlagsError};
 pub use facts::{NamedRange, SharedBlock};
 pub use finding::{Code, Finding, Severity};

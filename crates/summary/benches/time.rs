@@ -6,7 +6,7 @@
     reason = "a program for developers"
 )]
 
-use std::{hint::black_box, time::Instant};
+use std::{hint::black_box, sync::Arc, time::Instant};
 
 use podplane_api::{
     core::{Node, Pod},
@@ -96,7 +96,8 @@ fn main() {
     let request = MapRequest::try_from(&query).unwrap();
     let parts = measured("first: cluster to parts", || cluster.space_parts());
     let space = measured("first: parts to space", || AddressSpace::new(parts));
-    let first = measured("first: summary", || cluster.summary(&space, "1"));
+    let report = measured("first: audit", || Arc::new(cluster.findings(&space)));
+    let first = measured("first: summary", || cluster.summary(&space, "1", &report));
     let text = measured("first: summary to JSON", || {
         serde_json::to_vec(&StreamDocument::Cluster(&first)).unwrap()
     });
@@ -113,7 +114,7 @@ fn main() {
     measured("then: a pod's change", || cluster.apply_pod(&moved));
     let parts = measured("then: cluster to parts", || cluster.space_parts());
     let space = measured("then: parts to space", || AddressSpace::new(parts));
-    let second = measured("then: summary", || cluster.summary(&space, "2"));
+    let second = measured("then: summary", || cluster.summary(&space, "2", &report));
     measured("then: changes", || {
         serde_json::to_vec(&StreamDocument::Changes(
             second.changes_since(&first).unwrap(),

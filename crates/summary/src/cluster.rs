@@ -1,5 +1,7 @@
 //! The facts of a cluster, kept up to date object by object.
 
+mod audit;
+
 use std::{
     collections::{BTreeMap, BTreeSet},
     net::IpAddr,
@@ -13,6 +15,7 @@ use podplane_api::{
     networking::{ClusterCIDR, ServiceCIDR},
     pod_ips::PodIpResource,
 };
+use podplane_audit::NodeItem;
 use podplane_ipam::{addresses::NodeAddresses, parse_cidr};
 use podplane_map::{
     AddressClaim, AddressSpace, BlockLayout, BlockState, Holder, Network, NetworkRole, NodeBlock,
@@ -23,7 +26,8 @@ use podplane_proto::ipam::Block;
 use crate::{
     blocks::node_block,
     documents::{BlockRow, ClusterSummary, NetworkRow, NodeRow, PodCounts},
-    findings, networks,
+    findings::FindingReport,
+    networks,
     node::NodeFacts,
     pod::{PodFacts, key},
     waiting::{self, WaitingFacts},
@@ -64,12 +68,17 @@ struct PodEntry {
     ips: Box<[IpAddr]>,
     held: u64,
     is_running: bool,
+    is_host_network: bool,
+    has_ended: bool,
+    is_deleting: bool,
 }
 
 #[derive(Clone, Debug, Default)]
 struct NodeEntry {
     /// `None` if there is no such object.
     facts: Option<NodeFacts>,
+    /// As the audit takes it; `None` if there is no such object.
+    item: Option<NodeItem>,
     /// The number of addresses that its pods hold.
     held: u64,
     /// The number of pods that are bound to it.
@@ -103,6 +112,9 @@ impl Cluster {
             ips,
             held,
             is_running,
+            is_host_network,
+            has_ended,
+            is_deleting,
             waiting,
         } = facts;
         let node = node.map(|name| {
@@ -121,6 +133,9 @@ impl Cluster {
             ips: ips.into(),
             held,
             is_running,
+            is_host_network,
+            has_ended,
+            is_deleting,
         };
         self.pods.insert(key, entry);
     }
@@ -150,7 +165,10 @@ impl Cluster {
     /// Adds or replaces a node.
     pub fn apply_node(&mut self, node: &Node) {
         let facts = NodeFacts::of(node, &self.resource);
+        // An object that the API has can be written as JSON.
+        let item = node.to_json().ok().map(|json| NodeItem::of(&json));
         let (_, entry) = self.node_entry(node.name());
+        entry.item = item;
         let old = entry.facts.replace(facts);
         let has_same_blocks = match (&old, &entry.facts) {
             (Some(old), Some(new)) => old.pod_cidrs == new.pod_cidrs && old.ranges == new.ranges,
@@ -164,6 +182,7 @@ impl Cluster {
     pub fn delete_node(&mut self, name: &str) {
         if let Some(entry) = self.nodes.get_mut(name) {
             entry.facts = None;
+            entry.item = None;
             entry.row = None;
             self.are_blocks_stale = true;
         }
@@ -269,16 +288,21 @@ impl Cluster {
     }
 
     /// The summary. `space` is that of the [parts](Self::space_parts) of the same moment, and
-    /// `revision` tells it; opaque, may be empty.
+    /// `revision` tells it; opaque, may be empty. `report` has the
+    /// [findings](Self::findings), which may be of an earlier moment.
     #[must_use]
-    pub fn summary(&mut self, space: &AddressSpace, revision: &str) -> ClusterSummary {
+    pub fn summary(
+        &mut self,
+        space: &AddressSpace,
+        revision: &str,
+        report: &Arc<FindingReport>,
+    ) -> ClusterSummary {
         self.refresh_blocks();
         let mut nodes = BTreeMap::new();
         for (name, entry) in &mut self.nodes {
             nodes.extend(entry.row(name).map(|row| (Arc::clone(name), row)));
         }
         let networks = space.networks().iter();
-        let (findings, findings_total) = findings::of(space, nodes.values());
         ClusterSummary {
             revision: revision.to_owned(),
             networks: networks
@@ -291,8 +315,7 @@ impl Cluster {
             },
             nodes,
             waiting: waiting::groups(&self.waiting),
-            findings,
-            findings_total,
+            report: Arc::clone(report),
         }
     }
 

@@ -7,7 +7,7 @@ use podplane_map::{AddressSpace, BlockState, Network, NetworkRole, NodeBlock, St
 use serde::{Serialize, Serializer};
 
 use crate::{
-    findings::Finding,
+    findings::FindingReport,
     scene::{CellChanges, MapScene},
     waiting::WaitingGroup,
 };
@@ -43,10 +43,13 @@ pub struct ClusterSummary {
     pub pods: PodCounts,
     /// The waiting pods by reason, the largest group first.
     pub waiting: Vec<WaitingGroup>,
-    /// The findings, the worst first; at most [`MOST_FINDINGS`](crate::MOST_FINDINGS).
-    pub findings: Vec<Finding>,
-    /// The number of all findings.
-    pub findings_total: usize,
+    /// The findings and the checks.
+    #[serde(flatten, serialize_with = "shared")]
+    pub report: Arc<FindingReport>,
+}
+
+fn shared<S: Serializer>(report: &FindingReport, serializer: S) -> Result<S::Ok, S::Error> {
+    report.serialize(serializer)
 }
 
 fn rows<S: Serializer>(
@@ -72,8 +75,7 @@ impl ClusterSummary {
             .keys()
             .filter(|name| !self.nodes.contains_key(*name));
         let gone: Vec<String> = gone.map(|name| name.to_string()).collect();
-        let has_same_findings =
-            self.findings == old.findings && self.findings_total == old.findings_total;
+        let has_same_report = Arc::ptr_eq(&self.report, &old.report) || self.report == old.report;
         let changes = ClusterChanges {
             revision: &self.revision,
             networks: (self.networks != old.networks).then_some(&self.networks),
@@ -81,8 +83,7 @@ impl ClusterSummary {
             gone_nodes: Some(gone).filter(|gone| !gone.is_empty()),
             pods: (self.pods != old.pods).then_some(self.pods),
             waiting: (self.waiting != old.waiting).then_some(&self.waiting),
-            findings: (!has_same_findings).then_some(&self.findings),
-            findings_total: (!has_same_findings).then_some(self.findings_total),
+            report: (!has_same_report).then_some(&*self.report),
         };
         changes.is_any().then_some(changes)
     }
@@ -109,12 +110,9 @@ pub struct ClusterChanges<'a> {
     /// All waiting pods, if any changed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub waiting: Option<&'a Vec<WaitingGroup>>,
-    /// All findings, if any changed.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub findings: Option<&'a Vec<Finding>>,
-    /// The number of all findings, if any changed.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub findings_total: Option<usize>,
+    /// All findings and checks, if any changed.
+    #[serde(flatten)]
+    pub report: Option<&'a FindingReport>,
 }
 
 impl ClusterChanges<'_> {
@@ -126,15 +124,14 @@ impl ClusterChanges<'_> {
             gone_nodes,
             pods,
             waiting,
-            findings,
-            findings_total: _,
+            report,
         } = self;
         networks.is_some()
             || nodes.is_some()
             || gone_nodes.is_some()
             || pods.is_some()
             || waiting.is_some()
-            || findings.is_some()
+            || report.is_some()
     }
 }
 

@@ -1,65 +1,30 @@
-//! The findings about the addresses of a cluster, by its map.
+//! The findings about the addresses of a cluster: those of the audit, each with its place on the
+//! map, and what only the map knows.
 
-use std::sync::Arc;
+use std::{cmp::Reverse, collections::BTreeSet};
 
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
+use podplane_audit::{AuditReport, Code, Severity};
 use podplane_map::{
     AddressRecord, AddressSpace, AddressState, Holder, Network, Overlap, OverlapPart,
 };
 use serde::Serialize;
 
-use crate::documents::NodeRow;
-
-/// The most findings of a summary.
+/// The most findings of a report.
 pub const MOST_FINDINGS: usize = 200;
-
-/// The rule that is violated.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum FindingRule {
-    /// Several holders have one address.
-    DuplicateAddress,
-    /// Blocks or networks share addresses.
-    OverlappingBlocks,
-    /// A pod has an address outside of its node's blocks.
-    OutsideBlock,
-    /// Addresses are not free, and no pod owns them.
-    Orphaned,
-    /// A node has no block.
-    MissingBlock,
-}
-
-/// The severity of a finding.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
-#[serde(rename_all = "camelCase")]
-pub enum FindingSeverity {
-    /// Traffic goes to the wrong pod, or may.
-    Error,
-    /// Addresses are wasted or missing.
-    Warning,
-}
-
-impl FindingRule {
-    const fn severity(self) -> FindingSeverity {
-        match self {
-            Self::DuplicateAddress | Self::OverlappingBlocks | Self::OutsideBlock => {
-                FindingSeverity::Error
-            }
-            Self::Orphaned | Self::MissingBlock => FindingSeverity::Warning,
-        }
-    }
-}
 
 /// A finding.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Finding {
-    /// The rule.
-    pub rule: FindingRule,
+    /// The rule that is violated.
+    pub code: Code,
     /// The severity.
-    pub severity: FindingSeverity,
-    /// A sentence.
+    pub severity: Severity,
+    /// The fault, in one sentence.
     pub message: String,
+    /// The advice.
+    pub repair: String,
     /// The place on the map, if it has one.
     pub prefix: Option<IpNet>,
     /// The narrowest network around the place.
@@ -70,132 +35,234 @@ pub struct Finding {
     pub nodes: Vec<String>,
 }
 
-/// The findings of a space and its nodes, the worst first, at most [`MOST_FINDINGS`], and their
-/// number.
-pub(crate) fn of<'a>(
-    space: &AddressSpace,
-    nodes: impl Iterator<Item = &'a Arc<NodeRow>>,
-) -> (Vec<Finding>, usize) {
+/// A rule, and whether the cluster was checked by it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct CheckRow {
+    /// The rule.
+    pub code: Code,
+    /// Its meaning, in one sentence.
+    pub meaning: &'static str,
+    /// True if it was checked.
+    pub is_made: bool,
+    /// `on`, what it went by, or the reason for which it was not checked.
+    pub state: String,
+}
+
+/// The findings about a cluster at a moment.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct FindingReport {
+    /// The worst first, at most [`MOST_FINDINGS`].
+    pub findings: Vec<Finding>,
+    /// The number of all findings.
+    #[serde(rename = "findingsTotal")]
+    pub total: usize,
+    /// All rules.
+    pub checks: Vec<CheckRow>,
+}
+
+impl FindingReport {
+    /// The report of an audit and of the map of the same moment. `orphaned` has the nodes with
+    /// orphaned addresses and their numbers.
+    pub(crate) fn new(
+        audit: AuditReport,
+        space: &AddressSpace,
+        orphaned: impl Iterator<Item = (String, u64)>,
+    ) -> Self {
+        let checks = Code::ALL.map(|code| {
+            let state = audit.summary.checks.get(code.as_str()).cloned();
+            CheckRow::new(code, state.unwrap_or_default())
+        });
+        let audited: Vec<Finding> = audit
+            .findings
+            .into_iter()
+            .map(|finding| of_audit(space, finding))
+            .collect();
+        let known: BTreeSet<(Code, IpNet)> = audited
+            .iter()
+            .filter_map(|finding| Some((finding.code, finding.prefix?)))
+            .collect();
+        let of_map = of_map(space, orphaned).into_iter();
+        let is_new = |finding: &Finding| {
+            !finding
+                .prefix
+                .is_some_and(|prefix| known.contains(&(finding.code, prefix)))
+        };
+        let mut findings = audited;
+        findings.extend(of_map.filter(is_new));
+        findings.sort_by_key(|finding| (Reverse(finding.severity), finding.code));
+        let total = findings.len();
+        findings.truncate(MOST_FINDINGS);
+        Self {
+            findings,
+            total,
+            checks: checks.into(),
+        }
+    }
+}
+
+impl CheckRow {
+    fn new(code: Code, state: String) -> Self {
+        use Code::{BlockOutsidePool, DuplicateAllocation, LeakedAllocation, MissingAllocation};
+        let state = match code {
+            LeakedAllocation if state.starts_with("off: ") => {
+                "by what kubelets report and held blocks have; podplane audit also reads the objects of other networks".to_owned()
+            }
+            BlockOutsidePool | Code::OrphanedBlock | DuplicateAllocation | MissingAllocation
+                if state.starts_with("off: the input has no") =>
+            {
+                "off: podplane audit reads the objects of other networks that it needs".to_owned()
+            }
+            _ => state,
+        };
+        Self {
+            code,
+            meaning: code.meaning(),
+            is_made: !state.starts_with("off: ") && !state.starts_with("incomplete: "),
+            state,
+        }
+    }
+}
+
+fn of_audit(space: &AddressSpace, finding: podplane_audit::Finding) -> Finding {
+    let named = |kind: &str| {
+        let objects = finding.objects.iter();
+        let names = objects.filter_map(|object| object.strip_prefix(kind)?.strip_prefix('/'));
+        names.map(str::to_owned).collect()
+    };
+    Finding {
+        code: finding.code,
+        severity: finding.severity,
+        pods: named("Pod"),
+        nodes: named("Node"),
+        // The flag is that of the command.
+        repair: finding
+            .repair
+            .replace("--repair DIR", "podplane audit --repair DIR"),
+        message: finding.message,
+        prefix: finding.prefix,
+        network: finding
+            .prefix
+            .and_then(|prefix| network_around(space, &prefix)),
+    }
+}
+
+/// The faults on the map. The audit does not know the addresses of held blocks and of Services,
+/// and takes an ended pod for one without addresses.
+fn of_map(space: &AddressSpace, orphaned: impl Iterator<Item = (String, u64)>) -> Vec<Finding> {
     let everywhere = [
         IpNet::from(Ipv4Net::default()),
         IpNet::from(Ipv6Net::default()),
     ];
-    let faults: Vec<AddressRecord<'_>> = everywhere
-        .iter()
-        .flat_map(|all| space.faults(all))
+    let faults = everywhere.iter().flat_map(|all| space.faults(all));
+    let mut findings: Vec<Finding> = faults
+        .filter_map(|fault| of_address(space, &fault))
         .collect();
-    let of_state = |state| faults.iter().filter(move |fault| fault.state == state);
-    let mut list = FindingList::default();
-    for fault in of_state(AddressState::Duplicate) {
-        list.add(|| of_address(space, fault, FindingRule::DuplicateAddress));
-    }
-    for overlap in space.overlaps() {
-        list.add(|| of_overlap(space, overlap));
-    }
-    for fault in of_state(AddressState::Outside) {
-        list.add(|| of_address(space, fault, FindingRule::OutsideBlock));
-    }
-    for fault in of_state(AddressState::Orphaned) {
-        list.add(|| of_address(space, fault, FindingRule::Orphaned));
-    }
-    for node in nodes {
-        if node.orphaned > 0 {
-            list.add(|| of_node(node, FindingRule::Orphaned, orphaned(node)));
-        }
-        if node.capacity == 0 && node.blocks.is_empty() {
-            let message = format!("node {} has no block: it takes no pods", node.name);
-            list.add(|| of_node(node, FindingRule::MissingBlock, message));
-        }
-    }
-    (list.findings, list.total)
+    findings.extend(
+        space
+            .overlaps()
+            .iter()
+            .filter_map(|overlap| of_overlap(space, overlap)),
+    );
+    findings.extend(
+        orphaned
+            .filter(|(_, count)| *count > 0)
+            .map(|(node, count)| of_node(node, count)),
+    );
+    findings
 }
 
-#[derive(Default)]
-struct FindingList {
-    findings: Vec<Finding>,
-    total: usize,
-}
-
-impl FindingList {
-    fn add(&mut self, finding: impl FnOnce() -> Finding) {
-        self.total += 1;
-        if self.findings.len() < MOST_FINDINGS {
-            self.findings.push(finding());
-        }
-    }
-}
-
-fn of_address(space: &AddressSpace, fault: &AddressRecord<'_>, rule: FindingRule) -> Finding {
+fn of_address(space: &AddressSpace, fault: &AddressRecord<'_>) -> Option<Finding> {
     let holders = || fault.claims.iter().map(|claim| claim.holder());
     let holder_list: Vec<String> = holders().map(ToString::to_string).collect();
     let holder_list = holder_list.join(", ");
     let ip = fault.ip;
-    let message = match rule {
-        FindingRule::DuplicateAddress => format!("{ip} has several holders: {holder_list}"),
-        FindingRule::OutsideBlock => {
-            format!("{ip} is not in a block of its pod's node: {holder_list}")
-        }
-        _ => format!("{ip} is allocated, and its owner does not exist: {holder_list}"),
+    let (code, severity, message, repair) = match fault.state {
+        AddressState::Duplicate => (
+            Code::DuplicatePodIp,
+            Severity::Error,
+            format!("address {ip} has several holders: {holder_list}"),
+            "delete all of them but one",
+        ),
+        AddressState::Outside => (
+            Code::PodOutsideBlock,
+            Severity::Error,
+            format!("address {ip} is not in a block of its pod's node: {holder_list}"),
+            "delete the pod, so that its owner makes another, which gets an address of the node's block",
+        ),
+        AddressState::Orphaned => (
+            Code::LeakedAllocation,
+            Severity::Warning,
+            format!("address {ip} is allocated, and its owner does not exist: {holder_list}"),
+            "end the sandbox that holds it",
+        ),
+        _ => return None,
     };
     let pods = holders().filter(|holder| matches!(holder, Holder::Pod { .. }));
-    let mut nodes: Vec<String> = holders()
-        .filter_map(Holder::node)
-        .map(str::to_owned)
-        .collect();
-    nodes.sort();
-    nodes.dedup();
+    let nodes: BTreeSet<&str> = holders().filter_map(Holder::node).collect();
     let prefix = IpNet::from(ip);
-    Finding {
-        rule,
-        severity: rule.severity(),
+    Some(Finding {
+        code,
+        severity,
         message,
+        repair: repair.to_owned(),
         prefix: Some(prefix),
         network: network_around(space, &prefix),
         pods: pods.map(|holder| holder.name().to_owned()).collect(),
-        nodes,
-    }
+        nodes: nodes.into_iter().map(str::to_owned).collect(),
+    })
 }
 
-fn of_overlap(space: &AddressSpace, overlap: &Overlap) -> Finding {
+/// An overlap with a network; those of blocks are the audit's.
+fn of_overlap(space: &AddressSpace, overlap: &Overlap) -> Option<Finding> {
     let parts = [&overlap.wide, &overlap.narrow];
+    let networks = parts.into_iter().filter_map(|part| match part {
+        OverlapPart::Network { role, .. } => Some(*role),
+        OverlapPart::Block { .. } => None,
+    });
+    let networks: Vec<_> = networks.collect();
+    let code = match networks.as_slice() {
+        [] => return None,
+        [podplane_map::NetworkRole::Services] => Code::ServiceRangeOverlap,
+        _ => Code::OverlappingPodCidr,
+    };
     let nodes = parts.into_iter().filter_map(|part| match part {
         OverlapPart::Block { node, .. } => node.clone(),
         OverlapPart::Network { .. } => None,
     });
     let prefix = overlap.narrow.cidr();
-    Finding {
-        rule: FindingRule::OverlappingBlocks,
-        severity: FindingRule::OverlappingBlocks.severity(),
+    Some(Finding {
+        code,
+        severity: Severity::Error,
         message: overlap.to_string(),
+        repair: "give one of them another range".to_owned(),
         prefix: Some(prefix),
         network: network_around(space, &prefix),
         pods: Vec::new(),
         nodes: nodes.collect(),
-    }
+    })
 }
 
-fn of_node(node: &NodeRow, rule: FindingRule, message: String) -> Finding {
-    Finding {
-        rule,
-        severity: rule.severity(),
-        message,
-        prefix: None,
-        network: None,
-        pods: Vec::new(),
-        nodes: vec![node.name.clone()],
-    }
-}
-
-fn orphaned(node: &NodeRow) -> String {
-    let addresses = if node.orphaned == 1 {
+fn of_node(node: String, orphaned: u64) -> Finding {
+    let addresses = if orphaned == 1 {
         "address"
     } else {
         "addresses"
     };
-    format!(
-        "node {} has {} {addresses} that are not free and that no pod owns",
-        node.name, node.orphaned
-    )
+    Finding {
+        code: Code::LeakedAllocation,
+        severity: Severity::Warning,
+        message: format!(
+            "node {node} has {orphaned} {addresses} that are not free and that no pod owns"
+        ),
+        repair: "end what holds them: sandboxes of pods that are gone, or leaked allocation files"
+            .to_owned(),
+        prefix: None,
+        network: None,
+        pods: Vec::new(),
+        nodes: vec![node],
+    }
 }
 
 /// The narrowest network that contains the prefix.

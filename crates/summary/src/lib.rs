@@ -32,7 +32,7 @@ pub use details::{LeaseFileRow, LinkRow, NodeDetails, NodeLocal, RouteRow, Sandb
 pub use documents::{
     BlockRow, ClusterChanges, ClusterSummary, NetworkRow, NodeRow, PodCounts, StreamDocument,
 };
-pub use findings::{Finding, FindingRule, FindingSeverity, MOST_FINDINGS};
+pub use findings::{CheckRow, Finding, FindingReport, MOST_FINDINGS};
 pub use networks::infer_nodes;
 pub use pod::PodFacts;
 pub use query::{AddressQuery, AddressesRequest, MapQuery, MapRequest, QueryError};

@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use podplane_api::{
     Object as _,
     core::Pod,
-    pod_ips::{PodIpResource, is_host_network},
+    pod_ips::{PodIpResource, is_host_network, is_terminal},
 };
 
 use crate::waiting::WaitingFacts;
@@ -22,6 +22,10 @@ pub struct PodFacts {
     /// The number of addresses that it holds on its node.
     pub(crate) held: u64,
     pub(crate) is_running: bool,
+    pub(crate) is_host_network: bool,
+    /// True if it Succeeded or Failed.
+    pub(crate) has_ended: bool,
+    pub(crate) is_deleting: bool,
     pub(crate) waiting: Option<WaitingFacts>,
 }
 
@@ -41,6 +45,9 @@ impl PodFacts {
             },
             held,
             is_running: status.and_then(|status| status.phase.as_deref()) == Some("Running"),
+            is_host_network: is_host_network(pod),
+            has_ended: is_terminal(pod),
+            is_deleting: pod.metadata.deletion_timestamp.is_some(),
             waiting: WaitingFacts::of(pod),
         }
     }

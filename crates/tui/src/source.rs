@@ -43,6 +43,8 @@ pub(crate) struct Sources {
     messages: UnboundedSender<Message>,
     /// The facts for the map.
     summary: Arc<Mutex<Summary>>,
+    /// True if the user has stated the cluster CIDR: the server's is ignored then.
+    has_stated_ranges: bool,
 }
 
 impl Sources {
@@ -59,6 +61,7 @@ impl Sources {
             client,
             namespace: namespace.unwrap_or_default(),
             summary: Arc::new(Mutex::new(summary)),
+            has_stated_ranges: !cluster_cidrs.is_empty(),
             resource,
             messages,
         }
@@ -134,7 +137,9 @@ impl Sources {
                 Ok(list) => {
                     let mut summary = self.summary();
                     summary.set_blocks(&list.blocks);
-                    summary.set_cluster_cidrs(&list.cluster_cidrs);
+                    if !self.has_stated_ranges {
+                        summary.set_cluster_cidrs(&list.cluster_cidrs);
+                    }
                     drop(summary);
                     Ok(Some(list.blocks.iter().filter_map(node_block).collect()))
                 }

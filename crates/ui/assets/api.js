@@ -44,7 +44,7 @@ async function failure(response) {
 export class Api {
   /** The pasted token; it is nowhere else. */
   #token = '';
-  /** The moment of a recording, in seconds. @type {number | null} */
+  /** The moment of a recording, in seconds. @type {string | null} */
   at = null;
   /** Called when the server takes the credentials no longer. @type {() => void} */
   onUnauthorized = () => {};

@@ -216,13 +216,20 @@ function labels({ context, scene, cell: size, colours }) {
   context.lineJoin = 'round';
   for (const { rect, cidr, node, state } of scene.view.outlines) {
     const [width, height] = [rect.width * size, rect.height * size];
-    // The ends of addresses say more than a label over them.
-    if (height < 14 || size >= ADDRESS_SIZE) continue;
+    // In the picture of a single block the ends of addresses say more than a label over them.
+    const hasAddresses = size >= ADDRESS_SIZE;
+    if (height < 14 || (hasAddresses && scene.view.outlines.length === 1)) continue;
     const fits = (/** @type {string} */ text) => text.length * LABEL_CHARACTER + 8 <= width;
-    const lines = [node ?? state, cidr].filter(fits).slice(0, height >= 30 ? 2 : 1);
+    const most = hasAddresses || height < 30 ? 1 : 2;
+    const lines = [node ?? state, cidr].filter(fits).slice(0, most);
     const [x, middle] = [rect.x * size + width / 2, rect.y * size + height / 2];
     lines.forEach((line, index) => {
       const y = middle + 13 * (index - (lines.length - 1) / 2);
+      if (hasAddresses) {
+        const wide = line.length * LABEL_CHARACTER + 8;
+        context.fillStyle = colours.page;
+        context.fillRect(x - wide / 2, y - 8, wide, 16);
+      }
       context.strokeStyle = colours.page;
       context.lineWidth = 3;
       context.strokeText(line, x, y);

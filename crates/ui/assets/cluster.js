@@ -1,7 +1,7 @@
 // The state of the cluster, as far as the page holds it: never all pods.
 
-/** @import { ClusterDocument, Finding, Network, NodeRow } from '../types/contract.js' */
-/** @import { PodTotals, WaitingGroup } from '../types/contract.js' */
+/** @import { Check, ClusterDocument, Finding, Network } from '../types/contract.js' */
+/** @import { NodeRow, PodTotals, WaitingGroup } from '../types/contract.js' */
 /** @import { Api, ServerError } from './api.js' */
 
 import { isAbort } from './api.js';
@@ -17,6 +17,7 @@ import { Signal } from './signal.js';
  * @property {WaitingGroup[]} waiting
  * @property {Finding[]} findings
  * @property {number} findingsTotal
+ * @property {Check[]} checks
  */
 
 /**
@@ -36,6 +37,7 @@ function unknown() {
     waiting: [],
     findings: [],
     findingsTotal: 0,
+    checks: [],
   };
 }
 
@@ -111,6 +113,7 @@ export class ClusterFeed {
       waiting: document.waiting ?? before.waiting,
       findings: document.findings ?? before.findings,
       findingsTotal: document.findingsTotal ?? document.findings?.length ?? before.findingsTotal,
+      checks: document.checks ?? before.checks,
     });
   }
 }

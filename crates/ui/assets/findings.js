@@ -1,39 +1,75 @@
 // The findings, each with its place on the map.
 
-/** @import { Finding } from '../types/contract.js' */
+/** @import { Check, Finding } from '../types/contract.js' */
 /** @import { Context, View } from './views.js' */
 
-import { h, setText } from './dom.js';
+import { h, section, setText } from './dom.js';
+import { hint } from './messages.js';
 import { around, format, parse } from './prefix.js';
 import { mapLink, nodeLink, podLink } from './route.js';
 import { DataTable } from './table.js';
-import { number } from './words.js';
+import { counted, number } from './words.js';
 
 /** The length of the prefix that is shown around a finding, so that its neighbours are seen. */
 const AROUND = { v4: 24, v6: 112 };
+
+/** The worst first. */
+const ORDER = { error: 0, warning: 1, info: 2 };
 
 /**
  * @param {Context} context
  * @returns {View}
  */
 export function findings({ feed, end }) {
-  const table = new DataTable(
+  const table = findingTable();
+  const checks = checkTable();
+  const note = h('p', { class: 'quiet' });
+  const made = h('p', { class: 'quiet' });
+  feed.cluster.follow(end, ({ isKnown, findings: found, findingsTotal, checks: all }) => {
+    if (!isKnown) return;
+    table.update(found);
+    checks.update(all);
+    const isPart = findingsTotal > found.length;
+    setText(note, isPart ? `The first ${found.length} of ${number(findingsTotal)} findings.` : '');
+    const count = all.filter(({ isMade }) => isMade).length;
+    setText(made, `${count} of ${counted(all.length, 'check')} made.`);
+  });
+  const more = hint(
+    'podplane audit also reads the objects of other networks, writes the repair, and with --history checks every revision:',
+    'podplane audit',
+    'podplane audit --history',
+  );
+  const element = h('div', {}, note, table.element, section('Checks', made, checks.element, more));
+  return { title: 'Findings', element };
+}
+
+function findingTable() {
+  return new DataTable(
     /** @type {import('./table.js').TableOptions<Finding>} */ ({
       caption: 'Findings',
       columns: [
         {
           title: 'Severity',
-          value: ({ severity }) => severity,
+          value: ({ severity }) => ORDER[severity],
           show: ({ severity }) => h('span', { class: `finding ${severity}` }, severity),
         },
-        { title: 'Rule', value: ({ rule }) => rule },
         {
           title: 'Place',
           value: ({ prefix }) => prefix ?? '',
           show: (finding) => placeLink(finding),
           isCode: true,
         },
-        { title: 'Message', value: ({ message }) => message },
+        {
+          title: 'Finding',
+          value: ({ message }) => message,
+          show: ({ message, repair, code }) =>
+            h(
+              'div',
+              { class: 'prose' },
+              h('div', {}, message),
+              h('div', { class: 'quiet' }, h('span', { class: 'code' }, code), `: ${repair}`),
+            ),
+        },
         {
           title: 'Pods',
           value: ({ pods }) => pods?.join(' ') ?? '',
@@ -46,20 +82,33 @@ export function findings({ feed, end }) {
         },
       ],
       key: (finding) => JSON.stringify(finding),
-      empty: 'Nothing is wrong on the map. podplane audit has more checks.',
+      empty: 'Nothing is wrong.',
       filter: {
         label: 'Filter findings',
         text: (finding) => Object.values(finding).flat().join(' '),
       },
     }),
   );
-  const note = h('p', { class: 'quiet' });
-  feed.cluster.follow(end, ({ isKnown, findings: found, findingsTotal }) => {
-    if (isKnown) table.update(found);
-    const isPart = findingsTotal > found.length;
-    setText(note, isPart ? `The first ${found.length} of ${number(findingsTotal)} findings.` : '');
-  });
-  return { title: 'Findings', element: h('div', {}, note, table.element) };
+}
+
+function checkTable() {
+  return new DataTable(
+    /** @type {import('./table.js').TableOptions<Check>} */ ({
+      caption: 'Checks',
+      columns: [
+        { title: 'Rule', value: ({ code }) => code, isCode: true },
+        { title: 'Finds', value: ({ meaning }) => meaning },
+        {
+          title: 'Made',
+          value: ({ isMade }) => (isMade ? 'yes' : 'no'),
+          show: ({ isMade }) => h('span', { class: isMade ? '' : 'finding warning' }, isMade ? 'yes' : 'no'),
+        },
+        { title: 'How', value: ({ state }) => state.replace(/^(on$|off: )/, '') },
+      ],
+      key: ({ code }) => code,
+      empty: 'Nothing has been checked yet.',
+    }),
+  );
 }
 
 /** @param {Finding} finding */

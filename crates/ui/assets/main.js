@@ -3,13 +3,14 @@
 /** @import { Recording, Session } from '../types/contract.js' */
 /** @import { Context } from './views.js' */
 
+import { clock, presentClock, renewAges } from './ages.js';
 import { Api, ServerError } from './api.js';
 import { ClusterFeed } from './cluster.js';
 import { button, h, replace, setText } from './dom.js';
 import { exchangeFragment, loginForm } from './login.js';
-import { errorBox } from './messages.js';
-import { Slider } from './recording.js';
-import { link, moment, parse } from './route.js';
+import { errorBox, hint } from './messages.js';
+import { Slider, momentOf, momentText } from './recording.js';
+import { link, parse } from './route.js';
 import { search } from './search.js';
 import { throttled } from './signal.js';
 import { theme, themeSwitch } from './theme.js';
@@ -24,6 +25,9 @@ function part(id) {
 
 /** The least time between two readings, live and while the slider moves, in milliseconds. */
 const PAUSE = { live: 1000, recording: 60 };
+
+/** The time after which ages are written anew, in milliseconds. */
+const AGE_EVERY = 1000;
 
 /** The states of the connection, in words. */
 const CONNECTIONS = {
@@ -41,6 +45,7 @@ class Page {
   /** Ends with the view. */ #view = new AbortController();
   /** @type {Session | null} */ #user = null;
   /** @type {Slider | null} */ #slider = null;
+  /** Of the recording, in seconds. */ #duration = 0;
   /** Reads the cluster at the moment of the recording. */ #readMoment = () => {};
   #main = part('main');
   #shown = '';
@@ -57,6 +62,7 @@ class Page {
     });
     window.addEventListener('hashchange', () => this.#follow());
     this.#feed.connection.follow(new AbortController().signal, () => this.#connection());
+    setInterval(renewAges, AGE_EVERY);
     const hasToken = location.hash.startsWith('#token=');
     try {
       if (hasToken) await exchangeFragment(this.#api);
@@ -74,7 +80,27 @@ class Page {
     shown.dataset['state'] = this.#user ? state : '';
     shown.title = error;
     setText(shown, this.#user ? CONNECTIONS[state] : '');
-    replace(part('problem'), this.#user && state === 'refused' ? errorBox(error) : null);
+    const isRefused = this.#user !== null && state === 'refused';
+    replace(part('problem'), ...(isRefused ? this.#refusal(error) : []));
+  }
+
+  /**
+   * Says what the user lacks, and how to get it.
+   *
+   * @param {string} error
+   */
+  #refusal(error) {
+    const again = button('Try again', () => this.#feed.follow(this.#session.signal));
+    if (this.#user?.source === 'recording') return [errorBox(error)];
+    return [
+      errorBox(error),
+      hint(
+        'The page needs the rights to list and watch all pods, nodes and blocks. An administrator gives them:',
+        'kubectl create clusterrole page --verb=list,watch --resource=pods,nodes,blocks.ipam.podplane.io',
+        `kubectl create clusterrolebinding page --clusterrole=page --user=${this.#user?.user ?? 'NAME'}`,
+      ),
+      again,
+    ];
   }
 
   /** @param {Session} session */
@@ -116,14 +142,14 @@ class Page {
   async #record() {
     /** @type {Recording} */
     const recording = await this.#api.json('/summary/v1alpha1/recording', this.#session.signal);
-    const linked = parse(location.hash).query.get('at') ?? '';
-    const at = /^[\d.]+$/.test(linked) ? Number(linked) : recording.duration;
+    this.#duration = recording.duration;
+    const began = Date.parse(recording.began ?? '');
+    if (!Number.isNaN(began)) clock.now = () => began + Number(this.#api.at) * 1000;
+    const at = momentOf(parse(location.hash).query.get('at'), recording.duration) ?? 0;
     const { signal } = this.#session;
     this.#readMoment = throttled(PAUSE.recording, signal, () => this.#feed.read(signal));
     this.#slider = new Slider(recording, at, signal, (to) => {
       this.#is(to);
-      const { path, query } = parse(location.hash);
-      history.replaceState(null, '', link(path, Object.fromEntries(query)));
       this.#shown = location.hash;
       this.#navigation();
       this.#readMoment();
@@ -133,18 +159,27 @@ class Page {
     replace(part('recording'), this.#slider.element);
   }
 
-  /** @param {number} at seconds of a recording */
-  #is(at) {
+  /**
+   * Goes to a moment of a recording, which the address names.
+   *
+   * @param {number} seconds
+   */
+  #is(seconds) {
+    const at = momentText(seconds);
     this.#api.at = at;
-    moment.at = at.toFixed(2);
+    const { path, query } = parse(location.hash);
+    history.replaceState(null, '', link(path, { ...Object.fromEntries(query), at }));
+    renewAges();
   }
 
   /** Follows the address to another view, or to another moment of a recording. */
   #follow() {
-    const at = parse(location.hash).query.get('at');
-    if (this.#slider && at !== null && at !== moment.at) {
-      this.#is(Number(at));
-      this.#slider.goTo(Number(at));
+    const linked = parse(location.hash).query.get('at');
+    if (this.#slider && linked !== this.#api.at) {
+      // Links of the page name no moment: they keep the present one.
+      const at = momentOf(linked, this.#duration) ?? Number(this.#api.at);
+      this.#is(at);
+      this.#slider.goTo(at);
       this.#readMoment();
     }
     if (this.#user) this.#show();
@@ -197,7 +232,7 @@ class Page {
     this.#view.abort();
     this.#slider = null;
     this.#api.at = null;
-    moment.at = null;
+    presentClock();
     for (const id of ['navigation', 'find', 'user', 'recording']) replace(part(id));
     this.#connection();
   }

@@ -10,7 +10,7 @@ import { AddressMap, Legend } from './map.js';
 import { mapLink } from './route.js';
 import { throttled } from './signal.js';
 import { inUse } from './states.js';
-import { number } from './words.js';
+import { networkName, number } from './words.js';
 
 /**
  * @param {Context} context
@@ -48,7 +48,7 @@ export function mapView(context) {
         'li',
         {},
         h('a', attributes, cidr),
-        h('span', { class: 'quiet' }, ` ${role} ${name}`),
+        h('span', { class: 'quiet' }, ` ${networkName({ role, name })}`),
       );
     });
     replace(networks, h('ul', { class: 'plain' }, ...links));
@@ -94,13 +94,15 @@ function crumbList(scene) {
 function scale({ view, cells }) {
   const [first] = cells;
   const length = first?.prefix.split('/')[1] ?? '';
-  const each = view.layout === 'curve' ? `each cell a /${length}` : 'each cell a used prefix';
+  const isAddress = /\/(32|128)$/.test(first?.prefix ?? '');
+  const size = isAddress ? 'an address' : `a /${length}`;
+  const each =
+    view.layout === 'curve'
+      ? `each cell is ${size}, along a Hilbert curve`
+      : 'each cell is a used prefix';
   const block = view.outlines.length === 1 ? view.outlines[0] : undefined;
   const owner = block && block.cidr === view.prefix ? `, ${block.state}` : '';
-  return `${number(inUse(view.counts))} in use${owner}; ${each}, along a Hilbert curve`.replace(
-    view.layout === 'curve' ? '' : ', along a Hilbert curve',
-    '',
-  );
+  return `${number(inUse(view.counts))} in use${owner}; ${each}`;
 }
 
 /** The table of addresses, hidden until it is asked for. */

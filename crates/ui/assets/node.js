@@ -5,9 +5,11 @@
 /** @import { Context, View } from './views.js' */
 
 import { addressTable } from './addresses.js';
+import { ago } from './ages.js';
 import { isAbort } from './api.js';
 import { CellDetails } from './details.js';
 import { definitions, h, isChanged, replace, section } from './dom.js';
+import { Events } from './events.js';
 import { AddressMap, Legend } from './map.js';
 import { errorBox, hint } from './messages.js';
 import { blockLinks, fillBar, stateOf } from './nodes.js';
@@ -32,6 +34,7 @@ export function node(context) {
   const maps = h('div', {});
   const addresses = addressTable(`Addresses of ${name}`);
   const machine = new MachineTables();
+  const events = new Events(context, { kind: 'Node', namespace: '', name });
   const read = async () => {
     try {
       /** @type {NodeDetails} */
@@ -46,7 +49,9 @@ export function node(context) {
       if (!isAbort(error)) replace(problem, errorBox(error));
     }
   };
-  const refresh = throttled(context.pause, end, read);
+  const refresh = throttled(context.pause, end, async () => {
+    await Promise.all([read(), events.read()]);
+  });
   const element = h(
     'div',
     {},
@@ -55,6 +60,7 @@ export function node(context) {
     maps,
     section('Addresses', addresses.element),
     machine.element,
+    section('Events', events.element),
     yamlPanel(api, `/api/v1/nodes/${encodeURIComponent(name)}`, end),
   );
   return { title: `Node ${name}`, element, start: () => feed.cluster.follow(end, refresh) };
@@ -162,7 +168,11 @@ const SANDBOX = [
   { title: 'State', value: ({ state }) => state },
   { title: 'Addresses', value: ({ ips }) => ips.join(' '), isCode: true },
   { title: 'Id', value: ({ id }) => id, show: ({ id }) => id.slice(0, 13), isCode: true },
-  { title: 'Created', value: ({ created }) => created ?? '' },
+  {
+    title: 'Created',
+    value: ({ created }) => created ?? '',
+    show: ({ created }) => ago(created),
+  },
 ];
 
 /** @type {Column<LeaseFile>[]} */
@@ -176,7 +186,11 @@ const LEASE = [
     isCode: true,
   },
   { title: 'Interface', value: ({ ifName }) => ifName, isCode: true },
-  { title: 'Written', value: ({ modified }) => modified ?? '' },
+  {
+    title: 'Written',
+    value: ({ modified }) => modified ?? '',
+    show: ({ modified }) => ago(modified),
+  },
 ];
 
 /** @type {Column<Route>[]} */

@@ -12,7 +12,7 @@ import { TableBehind } from './map-view.js';
 import { hint } from './messages.js';
 import { link, mapLink } from './route.js';
 import { inUse } from './states.js';
-import { counted, number } from './words.js';
+import { counted, networkName, number } from './words.js';
 
 /** The networks beside the map that have a picture. */
 const MOST_BESIDE = 4;
@@ -24,7 +24,7 @@ const MOST_LINES = 5;
  * @returns {View}
  */
 export function overview(context) {
-  const { api, end, feed } = context;
+  const { api, end, feed, isLive } = context;
   const element = h('div', {});
   const figures = new Figures();
   const attention = h('div', {});
@@ -70,13 +70,13 @@ export function overview(context) {
     beside.show(networks.slice(1));
     const hasMap = networks.length > 0;
     if (hasMap && !picture.isConnected) {
-      replace(element, figures.element, emptiness(cluster), picture);
+      replace(element, figures.element, emptiness(cluster, isLive), picture);
       map.start();
     } else if (!hasMap) {
-      replace(element, figures.element, emptiness(cluster), attention);
+      replace(element, figures.element, emptiness(cluster, isLive), attention);
     }
     const empty = element.querySelector('.hint');
-    const wanted = emptiness(cluster);
+    const wanted = emptiness(cluster, isLive);
     if (empty && !wanted) empty.remove();
     if (empty && wanted && empty.textContent !== wanted.textContent) empty.replaceWith(wanted);
   };
@@ -103,7 +103,7 @@ class Figures {
   );
 
   /** @param {Cluster} cluster */
-  show({ pods, nodes, findingsTotal, networks: [first] }) {
+  show({ pods, nodes, findings, findingsTotal, networks: [first] }) {
     let [ready, used, capacity] = [0, 0, 0];
     for (const node of nodes.values()) {
       if (node.ready) ready += 1;
@@ -115,7 +115,8 @@ class Figures {
     this.#nodes.show(nodes.size, `${number(ready)} ready`);
     this.#used.show(used, `of ${number(capacity)} in blocks`);
     this.#unassigned.show(first?.counts.unassigned ?? 0, first?.cidr ?? 'no network');
-    this.#findings.show(findingsTotal, 'on the map');
+    const errors = findings.filter(({ severity }) => severity === 'error').length;
+    this.#findings.show(findingsTotal, errors > 0 ? counted(errors, 'error') : 'no errors');
   }
 }
 
@@ -183,9 +184,9 @@ class Beside {
   /** @param {Network[]} networks */
   show(networks) {
     const shown = networks.slice(0, MOST_BESIDE);
-    for (const { cidr, role, name, counts } of shown) {
+    for (const { cidr, counts, ...network } of shown) {
       const picture = this.#pictures.get(cidr) ?? this.#picture(cidr);
-      setText(picture.note, `${`${role} ${name}`.trim()}, ${number(inUse(counts))} in use`);
+      setText(picture.note, `${networkName(network)}: ${number(inUse(counts))} in use`);
     }
     const cidrs = networks.map(({ cidr }) => cidr);
     if (!isChanged(this.element, cidrs)) return;
@@ -210,8 +211,16 @@ class Beside {
   }
 }
 
-/** @param {Cluster} cluster */
-function emptiness({ nodes, pods }) {
+/**
+ * @param {Cluster} cluster
+ * @param {boolean} isLive
+ */
+function emptiness({ nodes, pods }, isLive) {
+  if (!isLive) {
+    return nodes.size === 0
+      ? hint('There are no nodes at this moment of the recording. Move the slider, or press Play.')
+      : null;
+  }
   if (nodes.size === 0) {
     return hint(
       'This cluster has no nodes yet. A node brings its block of addresses. Add one:',

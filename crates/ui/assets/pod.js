@@ -1,18 +1,19 @@
 // A pod: its state, its trace, its events, the scheduler's explanation, and its YAML.
 
-/** @import { ClusterEvent, Condition, Explanation, Pod } from '../types/contract.js' */
+/** @import { Condition, Explanation, Pod } from '../types/contract.js' */
 /** @import { Trace, WatchEvent } from '../types/contract.js' */
 /** @import { Context, View } from './views.js' */
 
+import { ago } from './ages.js';
 import { ServerError, isAbort } from './api.js';
 import { definitions, h, replace, section } from './dom.js';
+import { Events } from './events.js';
 import { errorBox, hint } from './messages.js';
 import { addressLink, stateOf } from './pods.js';
 import { nodeLink } from './route.js';
 import { throttled } from './signal.js';
 import { DataTable } from './table.js';
 import { Waterfall } from './waterfall.js';
-import { age } from './words.js';
 import { yamlPanel } from './yaml.js';
 
 /** A watch of a pod is silent while nothing changes; it is opened anew after ten minutes. */
@@ -29,7 +30,7 @@ export function pod(context) {
   const summary = `/summary/v1alpha1/pods/${within}/${called}`;
   const facts = h('div', {});
   const conditions = conditionTable();
-  const events = new Events(context, namespace, name);
+  const events = new Events(context, { kind: 'Pod', namespace, name });
   const trace = new TracePanel(context, `${summary}/trace`);
   const explanation = new ExplanationPanel(context, `${summary}/explanation`);
   const refresh = throttled(context.pause, context.end, async () => {
@@ -65,23 +66,28 @@ export function pod(context) {
  */
 function follow({ api, feed, end, isLive, pause }, namespace, name, show, instead) {
   const pods = `/api/v1/namespaces/${encodeURIComponent(namespace)}/pods`;
+  let isShown = false;
   const read = async () => {
     try {
       show(await api.json(`${pods}/${encodeURIComponent(name)}`, end));
     } catch (error) {
-      if (!isAbort(error)) instead(errorBox(error));
+      if (!isAbort(error) && !isShown) instead(errorBox(error));
     }
   };
   if (!isLive) {
     feed.cluster.follow(end, throttled(pause, end, read));
     return;
   }
-  // The first read says so if the pod does not exist, which a watch does not.
+  // The first read says so if the pod does not exist, which a watch does not. Users who may only
+  // watch see what the watch has.
   void read();
   const query = new URLSearchParams({ watch: 'true', fieldSelector: `metadata.name=${name}` });
   void api.follow(`${pods}?${query}`, end, {
     onDocument: (/** @type {WatchEvent<Pod>} */ event) => {
-      if (event.type === 'ADDED' || event.type === 'MODIFIED') show(event.object);
+      if (event.type === 'ADDED' || event.type === 'MODIFIED') {
+        isShown = true;
+        show(event.object);
+      }
       if (event.type === 'DELETED') instead(hint(`The pod ${namespace}/${name} was deleted.`));
     },
     onLost: () => {},
@@ -101,7 +107,7 @@ function factsOf(pod) {
     ['State', stateOf(pod)],
     ['Address', links.length > 0 ? h('span', {}, ...links) : 'none'],
     ['Node', node ? h('a', { href: nodeLink(node) }, node) : 'none'],
-    ['Age', age(metadata.creationTimestamp)],
+    ['Age', ago(metadata.creationTimestamp)],
     ['Owner', owners],
     ['Message', status?.message],
     ['UID', metadata.uid && h('span', { class: 'code' }, metadata.uid)],
@@ -120,81 +126,13 @@ function conditionTable() {
         {
           title: 'Since',
           value: ({ lastTransitionTime }) => lastTransitionTime ?? '',
-          show: ({ lastTransitionTime }) => age(lastTransitionTime),
+          show: ({ lastTransitionTime }) => ago(lastTransitionTime),
         },
       ],
       key: ({ type }) => type,
       empty: 'The pod has no conditions yet.',
     }),
   );
-}
-
-/** @param {ClusterEvent} event */
-function timeOf({ series, lastTimestamp, eventTime, firstTimestamp, metadata }) {
-  const times = [series?.lastObservedTime, lastTimestamp, eventTime, firstTimestamp];
-  return times.find((time) => !!time) ?? metadata.creationTimestamp ?? '';
-}
-
-class Events {
-  element;
-  #context;
-  #path;
-  #problem = h('div', {});
-  #table = new DataTable(
-    /** @type {import('./table.js').TableOptions<ClusterEvent>} */ ({
-      caption: 'Events',
-      columns: [
-        { title: 'Last seen', value: timeOf, show: (event) => age(timeOf(event)) },
-        { title: 'Type', value: ({ type }) => type ?? '' },
-        { title: 'Reason', value: ({ reason }) => reason ?? '' },
-        { title: 'Message', value: ({ message }) => message ?? '' },
-        {
-          title: 'From',
-          value: ({ source, reportingComponent }) => source?.component ?? reportingComponent ?? '',
-        },
-        {
-          title: 'Count',
-          value: ({ series, count }) => series?.count ?? count ?? 1,
-          isNumeric: true,
-        },
-      ],
-      key: ({ metadata }) => metadata.name,
-      empty: 'No events.',
-      sortedBy: 0,
-      isDescending: true,
-    }),
-  );
-  #isOfPod;
-
-  /**
-   * @param {Context} context
-   * @param {string} namespace
-   * @param {string} name
-   */
-  constructor(context, namespace, name) {
-    this.#context = context;
-    const query = new URLSearchParams({
-      fieldSelector: `involvedObject.name=${name},involvedObject.namespace=${namespace}`,
-    });
-    this.#path = context.isLive
-      ? `/api/v1/namespaces/${encodeURIComponent(namespace)}/events?${query}`
-      : '/api/v1/events';
-    this.#isOfPod = (/** @type {ClusterEvent} */ { involvedObject: of }) =>
-      of.name === name && of.namespace === namespace && (of.kind ?? 'Pod') === 'Pod';
-    this.element = h('div', {}, this.#problem, this.#table.element);
-  }
-
-  async read() {
-    const { api, end } = this.#context;
-    try {
-      /** @type {{items: ClusterEvent[]}} */
-      const { items } = await api.json(this.#path, end);
-      replace(this.#problem);
-      this.#table.update(items.filter(this.#isOfPod));
-    } catch (error) {
-      if (!isAbort(error)) replace(this.#problem, errorBox(error));
-    }
-  }
 }
 
 class TracePanel {

@@ -3,6 +3,7 @@
 /** @import { Pod, PodList } from '../types/contract.js' */
 /** @import { Context, View } from './views.js' */
 
+import { ago } from './ages.js';
 import { isAbort } from './api.js';
 import { button, h, replace } from './dom.js';
 import { errorBox } from './messages.js';
@@ -10,7 +11,6 @@ import { around, format, parse } from './prefix.js';
 import { mapLink, nodeLink, podLink } from './route.js';
 import { throttled } from './signal.js';
 import { DataTable } from './table.js';
-import { age } from './words.js';
 
 const PAGE = 500;
 
@@ -136,7 +136,7 @@ function podTable() {
           value: ({ node }) => node,
           show: ({ node }) => (node ? h('a', { href: nodeLink(node) }, node) : ''),
         },
-        { title: 'Age', value: ({ created }) => created, show: ({ created }) => age(created) },
+        { title: 'Age', value: ({ created }) => created, show: ({ created }) => ago(created) },
       ],
       key: ({ key }) => key,
       empty: 'No pods: podplane run web --replicas 3 starts some.',

@@ -26,19 +26,12 @@ function decoded(part) {
 }
 
 /**
- * The moment of a recording, which all links keep.
- *
- * @type {{at: string | null}}
- */
-export const moment = { at: null };
-
-/**
  * @param {string[]} path
  * @param {Record<string, string | null | undefined>} [query]
  */
 export function link(path, query = {}) {
   const values = new URLSearchParams();
-  for (const [name, value] of Object.entries({ ...query, at: moment.at })) {
+  for (const [name, value] of Object.entries(query)) {
     if (value) values.set(name, value);
   }
   // Slashes and colons of prefixes stay readable.

@@ -86,7 +86,7 @@ export class Scene {
   }
 
   /**
-   * The cells that findings are about, with the findings.
+   * The cells that findings are about, with the findings. Information is no fault.
    *
    * @param {Finding[]} findings
    */
@@ -94,7 +94,8 @@ export class Scene {
     /** @type {Map<Cell, Finding[]>} */
     const marks = new Map();
     for (const finding of findings) {
-      const cell = finding.prefix ? this.cellOf(finding.prefix) : null;
+      const isFault = finding.severity !== 'info';
+      const cell = isFault && finding.prefix ? this.cellOf(finding.prefix) : null;
       if (cell) marks.set(cell, [...(marks.get(cell) ?? []), finding]);
     }
     return marks;

@@ -5,6 +5,8 @@ import { Signal } from './signal.js';
 
 const KEY = 'podplane-theme';
 const CHOICES = ['system', 'light', 'dark'];
+/** @type {Record<string, string>} */
+const LABELS = { system: '◐ Auto', light: '◐ Light', dark: '◐ Dark' };
 const dark = matchMedia('(prefers-color-scheme: dark)');
 
 /** The present theme, light or dark. */
@@ -35,7 +37,9 @@ export function themeSwitch() {
     const system = dark.matches ? 'dark' : 'light';
     const now = choice === 'system' ? system : choice;
     document.documentElement.dataset['theme'] = now;
-    element.textContent = `Theme: ${choice}`;
+    element.textContent = LABELS[choice] ?? choice;
+    element.setAttribute('aria-label', `Theme: ${choice}`);
+    element.title = `Theme: ${choice}`;
     theme.set(now);
   };
   const element = button('', () => {

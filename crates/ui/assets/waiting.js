@@ -3,10 +3,11 @@
 /** @import { WaitingGroup } from '../types/contract.js' */
 /** @import { Context, View } from './views.js' */
 
+import { ago } from './ages.js';
 import { h, isChanged, replace } from './dom.js';
 import { hint } from './messages.js';
 import { podLink } from './route.js';
-import { age, counted } from './words.js';
+import { counted } from './words.js';
 
 /**
  * @param {Context} context
@@ -27,7 +28,7 @@ export function waiting({ feed, end }) {
 function groupPanel({ reason, message, count, pods }) {
   const items = pods.map(({ namespace, name, since }) => {
     const key = `${namespace}/${name}`;
-    const waited = h('span', { class: 'quiet' }, ` ${age(since)}`);
+    const waited = h('span', { class: 'quiet' }, ' ', ago(since));
     return h('li', {}, h('a', { href: podLink(key) }, key), waited);
   });
   const rest = count - pods.length;

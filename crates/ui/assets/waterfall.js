@@ -4,7 +4,7 @@
 
 import { button, h, isChanged, replace } from './dom.js';
 import { DataTable } from './table.js';
-import { duration } from './words.js';
+import { duration, instant } from './words.js';
 
 /** The widest that a bar is moved to the right, in percent, so that the shortest is seen. */
 const LAST = 99.5;
@@ -72,7 +72,7 @@ export class Waterfall {
     if (!isChanged(this.#picture, spans)) return;
     const placed = withDepths(spans);
     const end = Math.max(1e-6, ...spans.map(({ start, seconds }) => start + seconds));
-    this.#began.textContent = `began ${began}, takes ${duration(end)}`;
+    this.#began.textContent = `began ${instant(began)}, takes ${duration(end)}`;
     replace(this.#axis, ...Array.from({ length: TICKS + 1 }, (_, tick) => tickAt(tick, end)));
     replace(this.#picture, ...placed.map((span) => bar(span, end)));
     this.#table.update(placed);

@@ -41,12 +41,13 @@ export function duration(seconds) {
 /**
  * The time since a moment, as kubectl has it.
  *
- * @param {string | null | undefined} since RFC 3339
+ * @param {string} since RFC 3339
+ * @param {number} now in milliseconds since 1970
  */
-export function age(since) {
-  const then = since ? Date.parse(since) : NaN;
+export function age(since, now) {
+  const then = Date.parse(since);
   if (Number.isNaN(then)) return '–';
-  const seconds = Math.max(0, Math.round((Date.now() - then) / 1000));
+  const seconds = Math.max(0, Math.round((now - then) / 1000));
   if (seconds < 120) return `${seconds}s`;
   if (seconds < 7200) return `${Math.floor(seconds / 60)}m`;
   if (seconds < 172_800) return `${Math.floor(seconds / 3600)}h`;
@@ -61,4 +62,22 @@ export function age(since) {
  */
 export function countOf(counts, state) {
   return Number(counts[state] ?? 0);
+}
+
+/**
+ * A point in time to the millisecond.
+ *
+ * @param {string} time RFC 3339, in UTC
+ */
+export function instant(time) {
+  return time.replace('T', ' ').replace(/(\.\d{3})\d*Z$/, '$1 UTC').replace(/Z$/, ' UTC');
+}
+
+/**
+ * The purpose of a network, and its name if it has one of its own.
+ *
+ * @param {{role: string, name: string}} network
+ */
+export function networkName({ role, name }) {
+  return name === '' || name === role ? role : `${role}, ${name}`;
 }

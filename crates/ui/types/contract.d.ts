@@ -54,13 +54,23 @@ export interface WaitingGroup {
 }
 
 export interface Finding {
-  rule: string;
-  severity: 'error' | 'warning';
+  code: string;
+  severity: 'error' | 'warning' | 'info';
   message: string;
+  repair: string;
   prefix?: string | null;
   network?: string | null;
   pods?: string[];
   nodes?: string[];
+}
+
+/** A rule of the audit. */
+export interface Check {
+  code: string;
+  meaning: string;
+  isMade: boolean;
+  /** `on`, what it went by, or why it was not made. */
+  state: string;
 }
 
 export interface PodTotals {
@@ -80,6 +90,7 @@ export interface ClusterDocument {
   waiting?: WaitingGroup[];
   findings?: Finding[];
   findingsTotal?: number;
+  checks?: Check[];
 }
 
 export interface Cell {
@@ -211,9 +222,20 @@ export interface Explanation {
 
 export interface Recording {
   name: string;
+  /** RFC 3339; null if the recording does not tell. */
+  began: string | null;
   duration: number;
-  steps: { number: number; title: string; from: number; to: number; outcome: string }[];
+  steps: {
+    /** 0 for everything before the first one. */
+    number: number;
+    title: string;
+    from: number;
+    to: number;
+    outcome: 'ok' | 'failed' | null;
+  }[];
   times: number[];
+  /** From and to, in seconds: while the audit finds an error. */
+  faults: [number, number][];
 }
 
 export interface Metadata {

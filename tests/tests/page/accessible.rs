@@ -186,12 +186,12 @@ async fn the_theme_follows_the_system_until_it_is_chosen() -> Result<()> {
     for _ in 0..2 {
         tab.evaluate(&format!("{switch}.click()")).await?;
     }
-    tab.until_text("#settings", "Theme: dark").await;
+    tab.until_text("#settings", "Dark").await;
     tab.until(&format!("{background} === '{black}'")).await;
     // The choice outlives the page.
     tab.evaluate("location.reload()").await?;
     tab.until(&format!(
-        "{switch}?.innerText === 'Theme: dark' && {background} === '{black}'"
+        "{switch}?.innerText === '◐ Dark' && {background} === '{black}'"
     ))
     .await;
     assert_content(&tab, &[LOGIN])?;

@@ -49,7 +49,7 @@ async fn an_empty_cluster_says_what_to_do() -> Result<()> {
     tab.open(&site.view("#/waiting")?).await?;
     tab.until_text("main", "No pod waits").await;
     tab.open(&site.view("#/findings")?).await?;
-    tab.until_text("main", "Nothing is wrong on the map").await;
+    tab.until_text("main", "Nothing is wrong").await;
 
     // The first node appears where the hint was.
     tab.open(&site.view("#/nodes")?).await?;

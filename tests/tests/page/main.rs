@@ -3,10 +3,12 @@
 
 mod accessible;
 mod assets;
+mod elsewhere;
 mod hostile;
 mod keyboard;
 mod large;
 mod live;
 mod login;
 mod pictures;
+mod recording;
 mod site;

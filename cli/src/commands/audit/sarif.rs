@@ -48,6 +48,7 @@ fn result(finding: &Finding, artifact: Option<&str>) -> Value {
         code,
         severity,
         objects,
+        prefix: _,
         message,
         repair,
     } = finding;

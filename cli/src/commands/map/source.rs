@@ -18,8 +18,6 @@ use crate::{
     report::UsageError,
 };
 
-pub(crate) use self::live::cluster_cidrs as stated_cluster_cidrs;
-
 /// The flags that name the source of a map.
 #[derive(Clone, Debug, Default, clap::Args)]
 pub(crate) struct SourceArgs {

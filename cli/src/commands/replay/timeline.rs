@@ -1,17 +1,21 @@
 //! A recording as the states of its cluster, one for each moment.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     sync::{Arc, Mutex, PoisonError},
 };
 
 use ipnet::IpNet;
+use jiff::{SignedDuration, Timestamp};
 use podplane_api::{
     Object as _,
     core::{Node, Pod},
     networking::{ClusterCIDR, ServiceCIDR},
+    pod_ips::pod_cidrs,
 };
-use podplane_map::AddressSpace;
+use podplane_audit::{Code, Severity};
+use podplane_ipam::parse_cidr;
+use podplane_map::{AddressSpace, BlockState, Network, NodeBlock, SpaceParts};
 use podplane_summary::{Cluster, ClusterSummary};
 use podplane_test_cluster::recording::{
     EntryEvent, ObjectChange,
@@ -19,6 +23,9 @@ use podplane_test_cluster::recording::{
 };
 use serde::Serialize;
 use serde_json::{Value, json};
+
+/// The most changes of a recording that is audited at each of them: it takes a second.
+const MOST_AUDITED: usize = 1_000;
 
 /// A recording.
 #[derive(Debug)]
@@ -28,6 +35,11 @@ pub(crate) struct Timeline {
     /// By time.
     entries: Vec<(f64, TimedEntry)>,
     duration: f64,
+    /// The time of the beginning, as far as the objects tell.
+    began: Option<Timestamp>,
+    /// The ranges of pods around all blocks of the recording, so that the map is of the same
+    /// networks at each moment. Empty if the recording has ranges of its own.
+    inferred_ranges: Vec<IpNet>,
     /// The moment that was asked for last: a page asks for several views of it.
     last: Mutex<Option<Arc<Moment>>>,
 }
@@ -98,6 +110,8 @@ impl Timeline {
         Self {
             name,
             steps,
+            began: began(&entries),
+            inferred_ranges: inferred_ranges(&entries),
             entries,
             duration,
             last: Mutex::default(),
@@ -126,8 +140,10 @@ impl Timeline {
         json!({
             "name": self.name,
             "duration": self.duration,
+            "began": self.began,
             "steps": self.steps,
             "times": times,
+            "faults": self.faults(),
         })
     }
 
@@ -138,8 +154,15 @@ impl Timeline {
             return Arc::clone(last);
         }
         let mut cluster = self.cluster(at);
+        // The audit takes ranges for those of a flag, which these are not.
+        let audited = cluster.clone();
+        if !self.inferred_ranges.is_empty() {
+            cluster.set_cluster_cidrs(&self.inferred_ranges);
+        }
         let space = AddressSpace::new(cluster.space_parts());
-        let summary = cluster.summary(&space, &self.until(at).len().to_string());
+        let report = Arc::new(audited.findings(&space));
+        let revision = self.until(at).len().to_string();
+        let summary = cluster.summary(&space, &revision, &report);
         let moment = Arc::new(Moment { at, space, summary });
         *last = Some(Arc::clone(&moment));
         moment
@@ -149,20 +172,38 @@ impl Timeline {
     pub(crate) fn cluster(&self, at: f64) -> Cluster {
         let mut cluster = Cluster::default();
         for (_, entry) in self.until(at) {
-            match entry {
-                TimedEntry::Pod(pod) => cluster.apply_pod(pod),
-                TimedEntry::PodGone(namespace, name) => cluster.delete_pod(namespace, name),
-                TimedEntry::Node(node) => cluster.apply_node(node),
-                TimedEntry::NodeGone(name) => cluster.delete_node(name),
-                TimedEntry::ClusterCidrs(ranges) => cluster.set_cluster_cidrs(ranges),
-                TimedEntry::ClusterCidr(range) => cluster.apply_cluster_cidr(range),
-                TimedEntry::ClusterCidrGone(name) => cluster.delete_cluster_cidr(name),
-                TimedEntry::ServiceCidr(range) => cluster.apply_service_cidr(range),
-                TimedEntry::ServiceCidrGone(name) => cluster.delete_service_cidr(name),
-                TimedEntry::Event(_) => {}
-            }
+            entry.apply(&mut cluster);
         }
         cluster
+    }
+
+    /// The times, from and to, at which the audit finds an error. A node that has no block yet is
+    /// none: each node begins so. Empty for a recording of too many changes to audit each.
+    fn faults(&self) -> Vec<[f64; 2]> {
+        let (mut faults, mut since) = (Vec::new(), None);
+        if self.entries.len() > MOST_AUDITED {
+            return faults;
+        }
+        let mut cluster = Cluster::default();
+        let moments = self
+            .entries
+            .chunk_by(|(a, _), (b, _)| a.total_cmp(b).is_eq());
+        for moment in moments {
+            for (_, entry) in moment {
+                entry.apply(&mut cluster);
+            }
+            let at = moment.first().map_or(0.0, |(at, _)| *at);
+            match (since, has_error(&mut cluster)) {
+                (None, true) => since = Some(at),
+                (Some(from), false) => {
+                    faults.push([from, at]);
+                    since = None;
+                }
+                _ => {}
+            }
+        }
+        faults.extend(since.map(|from| [from, self.duration]));
+        faults
     }
 
     /// The pods at a moment, by namespace and name.
@@ -214,7 +255,78 @@ impl Timeline {
     }
 }
 
+fn has_error(cluster: &mut Cluster) -> bool {
+    let space = AddressSpace::new(cluster.space_parts());
+    let report = cluster.findings(&space);
+    let mut findings = report.findings.iter();
+    findings.any(|one| one.severity == Severity::Error && one.code != Code::MissingPodCidr)
+}
+
+/// The time of the beginning: objects are created at about the moment at which they are recorded,
+/// in whole seconds, and older ones before.
+fn began(entries: &[(f64, TimedEntry)]) -> Option<Timestamp> {
+    let times = entries.iter().filter_map(|(at, entry)| {
+        let metadata = match entry {
+            TimedEntry::Pod(pod) => &pod.metadata,
+            TimedEntry::Node(node) => &node.metadata,
+            _ => return None,
+        };
+        let created = metadata.creation_timestamp.as_ref()?.0;
+        created
+            .checked_sub(SignedDuration::try_from_secs_f64(*at).ok()?)
+            .ok()
+    });
+    times.max()
+}
+
+/// The smallest ranges of pods around the blocks that nodes have at any moment; empty if the
+/// entries state ranges.
+fn inferred_ranges(entries: &[(f64, TimedEntry)]) -> Vec<IpNet> {
+    let states_ranges = |entry: &TimedEntry| {
+        matches!(
+            entry,
+            TimedEntry::ClusterCidrs(_) | TimedEntry::ClusterCidr(_)
+        )
+    };
+    if entries.iter().any(|(_, entry)| states_ranges(entry)) {
+        return Vec::new();
+    }
+    let nodes = entries.iter().filter_map(|(_, entry)| match entry {
+        TimedEntry::Node(node) => Some(node),
+        _ => None,
+    });
+    let blocks: BTreeSet<IpNet> = nodes
+        .flat_map(|node| pod_cidrs(node))
+        .filter_map(|text| Some(parse_cidr(text).ok()?.trunc()))
+        .collect();
+    let blocks = blocks.into_iter();
+    let blocks = blocks
+        .filter_map(|block| NodeBlock::new(block, BlockState::Unowned, None).ok())
+        .collect();
+    let mut parts = SpaceParts {
+        blocks,
+        ..SpaceParts::default()
+    };
+    parts.infer_pod_networks();
+    parts.networks.iter().map(Network::cidr).collect()
+}
+
 impl TimedEntry {
+    fn apply(&self, cluster: &mut Cluster) {
+        match self {
+            Self::Pod(pod) => cluster.apply_pod(pod),
+            Self::PodGone(namespace, name) => cluster.delete_pod(namespace, name),
+            Self::Node(node) => cluster.apply_node(node),
+            Self::NodeGone(name) => cluster.delete_node(name),
+            Self::ClusterCidrs(ranges) => cluster.set_cluster_cidrs(ranges),
+            Self::ClusterCidr(range) => cluster.apply_cluster_cidr(range),
+            Self::ClusterCidrGone(name) => cluster.delete_cluster_cidr(name),
+            Self::ServiceCidr(range) => cluster.apply_service_cidr(range),
+            Self::ServiceCidrGone(name) => cluster.delete_service_cidr(name),
+            Self::Event(_) => {}
+        }
+    }
+
     /// The part of an entry that a state is made of; `None` of an object of another kind, and of
     /// one that was too large to be recorded.
     fn of(entry: EntryEvent, number: usize) -> Option<Self> {
@@ -270,7 +382,6 @@ impl TimedEntry {
 
 #[cfg(test)]
 mod tests {
-    use podplane_summary::FindingRule;
     use podplane_test_cluster::recording::RecordingEntry;
 
     use super::*;
@@ -324,13 +435,14 @@ mod tests {
             (9.0, 0, 1),
         ] {
             let moment = timeline.moment(at);
-            let of_rule = moment.summary.findings.iter();
-            let found = of_rule
-                .filter(|one| one.rule == FindingRule::DuplicateAddress)
+            let findings = moment.summary.report.findings.iter();
+            let found = findings
+                .filter(|one| one.code == Code::DuplicatePodIp)
                 .count();
             assert_eq!((found, timeline.pods(at).len()), (duplicates, pods), "{at}");
         }
         assert_eq!(timeline.document()["times"], json!([1.0, 2.5, 7.0]));
         assert_eq!(timeline.document()["duration"], 9.0);
+        assert_eq!(timeline.document()["faults"][0][1], 7.0);
     }
 }

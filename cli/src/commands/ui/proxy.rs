@@ -20,6 +20,9 @@ use crate::page::refusal;
 /// The longest document that is read whole: of a node, and of the session.
 const LONGEST: usize = 16 << 20;
 
+/// The failure at a server of another kind.
+const OTHER_SERVER: &str = "the server is not an API server of podplane, which alone has the page; `podplane map` and `podplane audit --html` read any cluster";
+
 /// Headers for one connection alone (RFC 9110, section 7.6.1).
 const HOP_BY_HOP: [HeaderName; 8] = [
     header::CONNECTION,
@@ -87,18 +90,22 @@ impl Upstream {
             .uri(podplane_ui::SESSION_PATH)
             .body(Body::empty())?;
         let answer = self.send(request).await?;
-        match answer.status() {
-            StatusCode::OK => {
-                let session = document(answer).await?;
+        match (answer.status(), self) {
+            (StatusCode::OK, _) => {
+                let session = document(answer).await.ok();
+                let session = session.filter(|session| session["source"].is_string());
+                let session = session.context(OTHER_SERVER)?;
                 Ok(session["user"].as_str().map(str::to_owned))
             }
-            StatusCode::NOT_FOUND => anyhow::bail!(
-                "the server has no page: it is no API server of podplane, or one without a page"
-            ),
-            StatusCode::UNAUTHORIZED => anyhow::bail!(
+            (StatusCode::UNAUTHORIZED, Self::Channel(_)) => anyhow::bail!(
                 "the server needs credentials: pass --token-file, --client-certificate or --kubeconfig"
             ),
-            code => anyhow::bail!(
+            (StatusCode::UNAUTHORIZED, Self::Kube(_)) => {
+                anyhow::bail!("the server does not accept the credentials of the kubeconfig")
+            }
+            // Kubernetes refuses paths that a user has no rule for, whether they exist or not.
+            (StatusCode::NOT_FOUND | StatusCode::FORBIDDEN, _) => anyhow::bail!(OTHER_SERVER),
+            (code, _) => anyhow::bail!(
                 "the server answered {code} to {}",
                 podplane_ui::SESSION_PATH
             ),

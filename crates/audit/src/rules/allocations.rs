@@ -63,6 +63,7 @@ fn owner_object(owner: &AddressOwner) -> Option<String> {
 /// A finding of an address without a user.
 fn leaked(one: &AllocationRecord, message: String) -> Finding {
     Finding {
+        prefix: Some(one.ip.into()),
         code: Code::LeakedAllocation,
         severity: Severity::Warning,
         objects: vec![one.object.clone()],
@@ -142,6 +143,7 @@ impl<'a> AllocationIndex<'a> {
             let owners = group.iter().filter_map(|one| owner_object(&one.owner));
             let objects: BTreeSet<String> = objects.chain(owners).collect();
             Finding {
+                prefix: Some(group[0].ip.into()),
                 code: Code::DuplicateAllocation,
                 severity: Severity::Error,
                 objects: objects.into_iter().collect(),
@@ -194,6 +196,7 @@ impl<'a> AllocationIndex<'a> {
                 .chain(owner_object(&of.owner))
                 .collect();
             findings.push(Finding {
+                prefix: Some(ip.into()),
                 code: Code::DuplicateAllocation,
                 severity: Severity::Error,
                 objects: objects.into_iter().collect(),
@@ -306,6 +309,7 @@ impl<'a> AllocationIndex<'a> {
                 );
                 objects.sort_unstable();
                 Some(Finding {
+                    prefix: Some(one.ip.into()),
                     code: Code::DuplicateAllocation,
                     severity: Severity::Error,
                     objects,
@@ -424,6 +428,7 @@ impl<'a> AllocationIndex<'a> {
 
     fn delete_pod(&self, code: Code, pod: &PodKey, message: String) -> Finding {
         Finding {
+            prefix: None,
             code,
             severity: Severity::Error,
             objects: vec![pod_object(pod)],
@@ -450,6 +455,7 @@ impl<'a> AllocationIndex<'a> {
         let finding = |((network, ip), pods): ((&str, IpAddr), BTreeSet<&PodKey>)| {
             let pods: Vec<_> = pods.into_iter().collect();
             Finding {
+                prefix: Some(ip.into()),
                 code: Code::DuplicatePodIp,
                 severity: Severity::Error,
                 objects: pods.iter().map(|pod| pod_object(pod)).collect(),
@@ -477,6 +483,7 @@ impl<'a> AllocationIndex<'a> {
         let finding = |((_, ip), objects): ((System, IpAddr), BTreeSet<&str>)| {
             let objects: Vec<String> = objects.into_iter().map(str::to_owned).collect();
             Finding {
+                prefix: Some(ip.into()),
                 code: Code::DuplicateAllocation,
                 severity: Severity::Error,
                 message: format!("address {ip} is assigned to several nodes: {}", JoinedList(&objects)),

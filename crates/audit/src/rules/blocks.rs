@@ -54,7 +54,8 @@ impl Overlaps {
                 holders.entry(*block).or_default().push(&node.name);
             }
         }
-        let finding = |code, objects: BTreeSet<String>, message| Finding {
+        let finding = |code, objects: BTreeSet<String>, prefix: IpNet, message| Finding {
+            prefix: Some(prefix),
             code,
             severity: Severity::Error,
             objects: objects.into_iter().collect(),
@@ -69,7 +70,7 @@ impl Overlaps {
                 JoinedList(&names)
             );
             let objects = nodes.iter().flat_map(|name| holder(name, block));
-            finding(Code::DuplicatePodCidr, objects.collect(), message)
+            finding(Code::DuplicatePodCidr, objects.collect(), *block, message)
         });
         let inside = self.inside.iter().map(|(wide, narrow)| {
             // A draining block has no node in the dump.
@@ -88,7 +89,8 @@ impl Overlaps {
                 .flat_map(|name| holder(name, wide))
                 .chain(narrow.iter().flat_map(|(block, name)| holder(name, block)));
             let message = format!("block {wide} {of} contains {}", JoinedList(&each));
-            finding(Code::OverlappingPodCidr, objects.collect(), message)
+            let first = narrow.first().map_or(*wide, |(block, _)| *block);
+            finding(Code::OverlappingPodCidr, objects.collect(), first, message)
         });
         equal.chain(inside).collect()
     }
@@ -101,7 +103,9 @@ pub(crate) fn of_node(node: &DumpedNode, dump: &Dump, expected: &ExpectedBlocks)
         return Vec::new();
     }
     let another_block = network.another_block();
+    let blocks = node.blocks();
     let finding = |code, severity, message, repair: &str| Finding {
+        prefix: blocks.first().copied(),
         code,
         severity,
         objects: vec![match code {
@@ -151,7 +155,10 @@ pub(crate) fn of_node(node: &DumpedNode, dump: &Dump, expected: &ExpectedBlocks)
         findings.extend(
             of_block
                 .into_iter()
-                .map(|(code, severity, message)| finding(code, severity, message, another_block)),
+                .map(|(code, severity, message)| Finding {
+                    prefix: Some(block.trunc()),
+                    ..finding(code, severity, message, another_block)
+                }),
         );
     }
     if let Some((severity, message)) = families(node, expected) {

@@ -75,6 +75,7 @@ pub(super) fn findings(dump: &Dump, expected: &ExpectedBlocks) -> Vec<Finding> {
     let several = merged.into_values().map(|mut finding| {
         finding.objects.sort_unstable();
         finding.objects.dedup();
+        finding.prefix = None;
         let count = finding.objects.len();
         finding.severity = common_severity(finding.code, finding.severity);
         finding.message = match finding.code {

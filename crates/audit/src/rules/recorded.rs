@@ -123,6 +123,7 @@ fn orphans(dump: &Dump) -> Vec<Finding> {
             blocks => format!(" with {}", JoinedList(blocks)),
         };
         Finding {
+            prefix: None,
             code: Code::OrphanedBlock,
             severity: Severity::Warning,
             message: format!(
@@ -195,6 +196,7 @@ fn outside_pools(dump: &Dump) -> Vec<Finding> {
             }
         };
         Finding {
+            prefix: Some(block),
             code: Code::BlockOutsidePool,
             severity: Severity::Warning,
             message,
@@ -291,6 +293,7 @@ fn against_a_flag(
         let objects = blocks.iter().flat_map(|(_, objects, _)| objects.iter());
         let objects: BTreeSet<String> = objects.map(|object| (*object).to_owned()).collect();
         return vec![Finding {
+            prefix: None,
             code,
             severity: Severity::Info,
             message: format!("all {total} blocks of Calico: block {block} {message}"),
@@ -303,6 +306,7 @@ fn against_a_flag(
     let finding = |(block, objects, message): (&IpNet, &BTreeSet<&str>, String)| {
         let objects: Vec<String> = objects.iter().map(|object| (*object).to_owned()).collect();
         Finding {
+            prefix: Some(*block),
             code,
             severity,
             message: format!("block {block} of {} {message}", JoinedList(&objects)),
@@ -339,6 +343,7 @@ fn differing_copies(dump: &Dump) -> Vec<Finding> {
         let blocks: Vec<_> = blocks.into_iter().collect();
         let name = &node.name;
         Some(Finding {
+            prefix: None,
             code: Code::PodCidrMismatch,
             severity: Severity::Error,
             objects: vec![format!("CiliumNode/{name}"), node_object(name)],
@@ -372,6 +377,7 @@ fn unused_pod_cidrs(dump: &Dump) -> Option<Finding> {
     let overlaps = overlaps_among(&nodes).findings(&nodes, |node, _| vec![node_object(node)], "");
     let objects: BTreeSet<String> = overlaps.into_iter().flat_map(|one| one.objects).collect();
     (!objects.is_empty()).then(|| Finding {
+        prefix: None,
         code: Code::DuplicatePodCidr,
         severity: Severity::Info,
         message: format!(
@@ -387,6 +393,7 @@ fn unused_pod_cidrs(dump: &Dump) -> Option<Finding> {
 /// Values in objects of networks that are neither addresses nor CIDRs.
 fn invalid(dump: &Dump) -> impl Iterator<Item = Finding> {
     dump.records.invalid.iter().map(|(object, text)| Finding {
+        prefix: None,
         code: Code::ForeignPodCidr,
         severity: Severity::Warning,
         objects: vec![object.clone()],

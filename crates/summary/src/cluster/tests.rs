@@ -1,9 +1,10 @@
+use podplane_audit::Code;
 use podplane_map::AddressState;
 use podplane_proto::ipam::{BlockState as RecordState, Hold, PodAddress};
 use proptest::prelude::*;
 
 use super::*;
-use crate::{FindingRule, MapChange, MapQuery, MapRequest, MapScene, StreamDocument};
+use crate::{MapChange, MapQuery, MapRequest, MapScene, StreamDocument};
 
 fn pod(name: &str, node: &str, ip: &str) -> Pod {
     let json = serde_json::json!({
@@ -40,7 +41,8 @@ fn node(name: &str, cidr: &str) -> Node {
 
 fn summary(cluster: &mut Cluster) -> (AddressSpace, ClusterSummary) {
     let space = AddressSpace::new(cluster.space_parts());
-    let summary = cluster.summary(&space, "1");
+    let report = Arc::new(cluster.findings(&space));
+    let summary = cluster.summary(&space, "1", &report);
     (space, summary)
 }
 
@@ -75,7 +77,7 @@ fn rows_count_the_pods_of_nodes_and_their_addresses() {
         .collect();
     assert_eq!(networks, ["10.244.0.0/16"], "the nodes share an address");
     assert_eq!(first.networks[0].counts.of(AddressState::Pod), 1);
-    assert_eq!(first.findings, []);
+    assert_eq!(first.report.findings, []);
 
     // The same pod again, elsewhere; a change of one row is a change of this row alone.
     cluster.apply_pod(&pod("one", "b", "10.244.2.2"));
@@ -199,30 +201,92 @@ fn duplicates_and_overlaps_are_findings_until_they_are_gone() {
     cluster.apply_pod(&pod("two", "c", "10.244.1.2"));
     let (_, faulty) = summary(&mut cluster);
     let found: Vec<_> = faulty
+        .report
         .findings
         .iter()
-        .map(|finding| (finding.rule, finding.message.as_str()))
+        .map(|finding| {
+            let place = finding.prefix.map(|prefix| prefix.to_string());
+            (finding.code, place.unwrap_or_default(), finding.pods.len())
+        })
         .collect();
+    let place = |text: &str| text.to_owned();
     assert_eq!(
         found,
         [
-            (
-                FindingRule::DuplicateAddress,
-                "10.244.1.2 has several holders: pod default/one on a, pod default/two on c"
-            ),
-            (
-                FindingRule::OverlappingBlocks,
-                "assigned block 10.244.1.0/25 of c overlaps assigned block 10.244.1.0/24 of a"
-            ),
+            (Code::OverlappingPodCidr, place("10.244.1.0/25"), 0),
+            (Code::DuplicatePodIp, place("10.244.1.2/32"), 2),
+            (Code::WrongSizePodCidr, place("10.244.1.0/25"), 0),
         ]
     );
-    let duplicate = &faulty.findings[0];
+    let [overlap, duplicate, _] = &faulty.report.findings[..] else {
+        panic!("{:?}", faulty.report)
+    };
+    assert_eq!(overlap.nodes, ["a", "c"]);
     assert_eq!(duplicate.pods, ["default/one", "default/two"]);
     assert_eq!(duplicate.network.unwrap().to_string(), "10.244.0.0/16");
     cluster.delete_pod("default", "two");
     cluster.delete_node("c");
     let (_, repaired) = summary(&mut cluster);
-    assert_eq!((repaired.findings.len(), repaired.findings_total), (0, 0));
+    assert_eq!(
+        (&*repaired.report.findings, repaired.report.total),
+        (&[][..], 0)
+    );
+}
+
+#[test]
+fn every_fault_of_the_map_is_a_finding_once() {
+    let mut cluster = small();
+    let old = |ip: &str| Block {
+        cidr: "10.244.9.0/24".into(),
+        state: RecordState::Draining.into(),
+        node_name: "gone".into(),
+        hold: Some(Hold {
+            addresses: vec![PodAddress {
+                address: ip.into(),
+                namespace: "default".into(),
+                name: "old".into(),
+                node_name: "gone".into(),
+                ..PodAddress::default()
+            }],
+            ..Hold::default()
+        }),
+        ..Block::default()
+    };
+    // The sandbox of a held block has the address of a pod: the audit knows pods alone.
+    cluster.set_blocks(&[old("10.244.1.2")]);
+    let (_, held) = summary(&mut cluster);
+    let [finding] = &held.report.findings[..] else {
+        panic!("{:?}", held.report)
+    };
+    assert_eq!(finding.code, Code::DuplicatePodIp);
+    assert!(finding.message.contains("default/old"), "{finding:?}");
+    // That of a pod outside of its node's block is known to both.
+    cluster.set_blocks(&[]);
+    cluster.apply_pod(&pod("out", "b", "10.244.1.9"));
+    let (_, outside) = summary(&mut cluster);
+    let codes = outside.report.findings.iter().map(|finding| finding.code);
+    assert_eq!(codes.collect::<Vec<_>>(), [Code::PodOutsideBlock]);
+}
+
+#[test]
+fn checks_that_were_not_made_say_why() {
+    let mut cluster = small();
+    let (_, summary) = summary(&mut cluster);
+    let check = |code| {
+        let mut checks = summary.report.checks.iter();
+        checks.find(|check| check.code == code).unwrap()
+    };
+    assert_eq!(summary.report.checks.len(), Code::ALL.len());
+    assert!(check(Code::DuplicatePodIp).is_made);
+    assert!(check(Code::ForeignPodCidr).is_made);
+    let services = check(Code::ServiceRangeOverlap);
+    assert!(
+        !services.is_made,
+        "no range of Services is known: {services:?}"
+    );
+    let orphaned = check(Code::OrphanedBlock);
+    assert!(!orphaned.is_made, "{orphaned:?}");
+    assert!(orphaned.state.contains("podplane audit"), "{orphaned:?}");
 }
 
 #[test]

@@ -1,0 +1,195 @@
+//! The slider through a recording of story B: blocks that two nodes have, duplicate addresses, and
+//! the repair that removes them.
+
+use std::{ffi::OsString, fs, path::Path};
+
+use anyhow::{Context as _, Result, ensure};
+use podplane_tests::{
+    browser::{Browser, Screen, Tab},
+    listener::PageListener,
+    peers,
+    programs::{finish, podplane},
+};
+use serde::Deserialize;
+use serde_json::Value;
+
+use crate::site::assert_content;
+
+/// The scenario of story B, in ledger mode.
+const SCENARIO: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../examples/duplicate-blocks");
+/// The network of its pods.
+const NETWORK: &str = "10.244.0.0/21";
+/// The step in which pods get the addresses of others.
+const DUPLICATES: &str = "their pods get the addresses of others";
+/// What the findings have while addresses are duplicate.
+const FOUND: &str = "has several holders";
+const NOTHING: &str = "Nothing is wrong";
+const SMALL: Screen = Screen {
+    width: 360,
+    height: 740,
+    is_dark: false,
+};
+
+/// The document about the recording, as the page has it.
+#[derive(Debug, Deserialize)]
+struct RecordingDocument {
+    duration: f64,
+    steps: Vec<StepRow>,
+    times: Vec<f64>,
+    faults: Vec<(f64, f64)>,
+}
+
+#[derive(Debug, Deserialize)]
+struct StepRow {
+    title: String,
+    from: f64,
+    to: f64,
+}
+
+impl RecordingDocument {
+    async fn read(tab: &Tab) -> Result<Self> {
+        let read = "fetch('/summary/v1alpha1/recording').then((answer) => answer.json())";
+        Ok(serde_json::from_value(tab.evaluate(read).await?)?)
+    }
+
+    fn step(&self, title: &str) -> Result<&StepRow> {
+        let step = self.steps.iter().find(|step| step.title == title);
+        step.with_context(|| format!("no step {title:?} in {:?}", self.steps))
+    }
+}
+
+/// Carries the scenario out, and returns the directory of its recording in `dir`.
+fn record(dir: &Path) -> Result<OsString> {
+    let mut test = podplane(["test", SCENARIO, "--seed", "1", "--output"]);
+    finish(test.arg(dir)).ok();
+    let mut runs = fs::read_dir(dir)?.flatten();
+    let run = runs.find(|entry| entry.path().join("recording.jsonl").is_file());
+    Ok(run.context("no recording")?.path().into_os_string())
+}
+
+/// The moment that the slider shows.
+async fn moment(tab: &Tab) -> Result<f64> {
+    let at = tab.evaluate("Number(document.querySelector('#moment').value)");
+    at.await?.as_f64().context("a moment")
+}
+
+/// The moment that the address names.
+async fn address(tab: &Tab) -> Result<f64> {
+    let at = "Number(new URLSearchParams(location.hash.split('?')[1]).get('at') ?? NaN)";
+    tab.evaluate(at).await?.as_f64().context("a moment")
+}
+
+/// Fails unless no mark covers another one, and each is within the slider.
+async fn assert_marks_are_apart(tab: &Tab) -> Result<()> {
+    let covered = "(() => {
+        const around = document.querySelector('.timeline').getBoundingClientRect();
+        const marks = [...document.querySelectorAll('.mark')];
+        const places = marks.map((mark) => mark.getBoundingClientRect());
+        return marks.length > 1 && places.every(({ left, right }, index) =>
+            left >= (places[index - 1]?.right ?? around.left) && right <= around.right + 1);
+    })()";
+    tab.until(covered).await;
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn duplicates_appear_and_the_repair_removes_them() -> Result<()> {
+    let Some(chromium) = peers::chromium() else {
+        return Ok(());
+    };
+    let dir = tempfile::tempdir()?;
+    let run = record(dir.path())?;
+    let mut replay = podplane(["replay", "--ui", "--no-open"]);
+    replay.arg(run);
+    let listener = PageListener::start(replay)?;
+    let browser = Browser::start(&chromium).await?;
+    let tab = browser.tab().await?;
+    tab.open(&listener.login("#/findings")).await?;
+
+    // It opens at the beginning, and the address says so.
+    tab.until_text(".recording output", "0.00 s").await;
+    tab.until_text("main", NOTHING).await;
+    assert_eq!(address(&tab).await?, 0.0);
+    let recording = RecordingDocument::read(&tab).await?;
+    let step = recording.step(DUPLICATES)?;
+    let (_, repaired) = *recording.faults.last().context("faults")?;
+    let is_faulty =
+        |at: f64| (recording.faults.iter()).any(|(from, to)| (*from..*to).contains(&at));
+    assert!(
+        is_faulty(step.to) && repaired < recording.duration,
+        "{recording:?}"
+    );
+    assert_marks_are_apart(&tab).await?;
+    // The part before the first step has no outcome, and has not failed.
+    let failed = "document.querySelectorAll('.mark.failed').length";
+    assert_eq!(tab.evaluate(failed).await?, 0);
+
+    // From change to change until the first duplicate, by the keyboard.
+    tab.open(&listener.view(&format!("#/findings?at={}", step.from)))
+        .await?;
+    tab.until_text(".recording .step", DUPLICATES).await;
+    tab.evaluate("document.querySelector('#moment').focus()")
+        .await?;
+    let changes = recording.times.iter();
+    let most = changes.filter(|at| (step.from..=step.to).contains(at));
+    let mut pressed = 0;
+    while moment(&tab).await? < step.to && !has_duplicate(&tab).await? {
+        pressed += 1;
+        ensure!(pressed <= most.clone().count(), "no duplicate in the step");
+        tab.press("ArrowRight").await?;
+    }
+    tab.until_text("main", FOUND).await;
+    let found = moment(&tab).await?;
+    ensure!(step.from < found && found <= step.to, "{found}: {step:?}");
+    assert!((address(&tab).await? - found).abs() < 0.002, "{found}");
+
+    // The finding leads to its place; the link keeps the moment.
+    tab.evaluate("document.querySelector('main td a.code, main td.code a').click()")
+        .await?;
+    tab.until_text(".legend", "duplicate").await;
+    tab.until_text(".legend", FOUND).await;
+    assert!((moment(&tab).await? - found).abs() < 0.002, "{found}");
+
+    // A link to a moment opens there, also in a page that is loaded anew.
+    let map = |at: f64| listener.view(&format!("#/map?network={NETWORK}&at={at}"));
+    tab.open(&map(step.to)).await?;
+    tab.until_text(".legend", "duplicate").await;
+    assert!((moment(&tab).await? - step.to).abs() < 0.002);
+    tab.evaluate("location.reload()").await?;
+    tab.until_text(".legend", "duplicate").await;
+    assert!((moment(&tab).await? - step.to).abs() < 0.002);
+
+    // At the end the repair has removed them; at the beginning they are not there yet.
+    let has_none = "!document.querySelector('.legend')?.innerText.includes('duplicate')";
+    tab.evaluate("document.querySelector('#moment').focus()")
+        .await?;
+    tab.press("End").await?;
+    tab.until(has_none).await;
+    tab.until_text(".legend", "of a pod").await;
+    assert!((moment(&tab).await? - recording.duration).abs() < 0.002);
+    tab.open(&listener.view("#/findings")).await?;
+    tab.until_text("main", NOTHING).await;
+    assert!((address(&tab).await? - recording.duration).abs() < 0.002);
+    tab.evaluate("document.querySelector('#moment').focus()")
+        .await?;
+    tab.press("Home").await?;
+    tab.until_text(".recording output", "0.00 s").await;
+    tab.until_text("main", NOTHING).await;
+
+    // The marks, on a small screen too, where several steps share one.
+    tab.set_screen(SMALL).await?;
+    assert_marks_are_apart(&tab).await?;
+    let shared = "[...document.querySelectorAll('.mark')].some((mark) =>
+        mark.ariaLabel.includes(' steps, ') && mark.title.split('\\n').length > 2)";
+    tab.until(shared).await;
+    assert_content(&tab, &[])?;
+    browser.close().await
+}
+
+/// True if the view has a duplicate, as of the moment that the slider shows.
+async fn has_duplicate(tab: &Tab) -> Result<bool> {
+    let read = "fetch(`/summary/v1alpha1/cluster?at=${document.querySelector('#moment').value}`)
+        .then((answer) => answer.json())
+        .then(({ findings }) => findings.some(({ message }) => message.includes('several holders')))";
+    Ok(tab.evaluate(read).await? == Value::Bool(true))
+}
