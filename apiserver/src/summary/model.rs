@@ -1,10 +1,13 @@
 //! The summary that all requests share: it is kept while somebody looks, and for a while after.
 
-use std::{fmt, sync::Arc, time::Duration};
+use std::{fmt, future, sync::Arc, time::Duration};
 
 use futures::StreamExt as _;
 use podplane_api::{Object, ObjectKey};
-use podplane_host::clock::{self, Instant};
+use podplane_host::{
+    clock::{self, Instant},
+    task,
+};
 use podplane_map::AddressSpace;
 use podplane_proto::{
     error::{ApiError, Reason},
@@ -12,7 +15,7 @@ use podplane_proto::{
 };
 use podplane_store::Revision;
 use podplane_summary::{Cluster, ClusterSummary, FindingReport, PodFacts};
-use tokio::sync::watch;
+use tokio::sync::{oneshot, watch};
 
 use super::sources::{Source, Sources, Update, Updates};
 use crate::{cache::WatchedChange, parallel, renderers::Renderers};
@@ -32,7 +35,7 @@ const DECODED: usize = 4096;
 
 /// A cluster at a revision.
 pub(super) struct Snapshot {
-    pub(super) space: AddressSpace,
+    pub(super) space: Arc<AddressSpace>,
     pub(super) summary: Arc<ClusterSummary>,
 }
 
@@ -180,7 +183,10 @@ async fn unused(mut users: watch::Receiver<usize>) {
 struct Follower {
     updates: Updates,
     /// `None` only while another thread has it.
-    cluster: Option<Cluster>,
+    cluster: Option<Arc<Cluster>>,
+    /// The map of the facts; `None` before the first one.
+    space: Option<Arc<AddressSpace>>,
+    audits: Audits,
     pending: Vec<(Source, WatchedChange)>,
     are_blocks_stale: bool,
     /// The kinds whose present objects have not been sent yet.
@@ -188,12 +194,6 @@ struct Follower {
     revision: Option<Revision>,
     /// The time before which no other summary is made.
     due: Instant,
-    /// The findings of the last audit.
-    report: Arc<FindingReport>,
-    /// True if the facts have changed since.
-    is_report_stale: bool,
-    /// The time before which there is no other audit.
-    audit_due: Instant,
 }
 
 impl Follower {
@@ -202,37 +202,35 @@ impl Follower {
         cluster.set_cluster_cidrs(&sources.ranges);
         Self {
             updates,
-            cluster: Some(cluster),
+            cluster: Some(Arc::new(cluster)),
+            space: None,
+            audits: Audits::new(),
             pending: Vec::new(),
             are_blocks_stale: true,
             missing: Source::COUNT,
             revision: None,
             due: Instant::now(),
-            report: Arc::default(),
-            is_report_stale: true,
-            audit_due: Instant::now(),
         }
     }
 
     /// Waits for changes: the present objects of all kinds first, later what comes until the next
-    /// summary is due, or the next audit if nothing comes.
+    /// summary is due. Returns without changes if the findings are others, or an audit is due.
     async fn collect(&mut self) -> Result<(), ApiError> {
         loop {
             let has_news = !self.pending.is_empty() || self.are_blocks_stale;
-            let due = match (self.missing, has_news, self.is_report_stale) {
-                (0, true, _) => Some(self.due),
-                (0, false, true) => Some(self.audit_due),
+            let due = match (self.missing, has_news) {
+                (0, true) => Some(self.due),
+                (0, false) => self.audits.due(),
                 _ => None,
             };
-            let batch = match due {
-                Some(due) => match clock::timeout_at(due, self.updates.stream.next()).await {
-                    Ok(batch) => batch,
-                    Err(_due) => return Ok(()),
-                },
-                None => self.updates.stream.next().await,
-            };
-            for update in batch.ok_or_else(stopping)? {
-                self.take(update?);
+            tokio::select! {
+                batch = self.updates.stream.next() => {
+                    for update in batch.ok_or_else(stopping)? {
+                        self.take(update?);
+                    }
+                }
+                () = until(due) => return Ok(()),
+                () = self.audits.ended() => return Ok(()),
             }
         }
     }
@@ -253,8 +251,8 @@ impl Follower {
         }
     }
 
-    /// Applies the changes, audits the cluster if it is time, and makes the summary, on a thread for
-    /// long work.
+    /// Applies the changes and makes the summary, on a thread for long work. Begins an audit if it
+    /// is time.
     async fn advance(
         &mut self,
         sources: &Sources,
@@ -265,31 +263,114 @@ impl Follower {
             false => None,
         };
         let pending = std::mem::take(&mut self.pending);
-        self.is_report_stale |= !pending.is_empty() || blocks.is_some();
-        let is_audited = self.is_report_stale && self.audit_due <= Instant::now();
-        let report = Arc::clone(&self.report);
+        let has_changes = !pending.is_empty() || blocks.is_some();
+        let unchanged = self.space.take().filter(|_| !has_changes);
+        let report = self.audits.report.clone();
         let mut cluster = self.cluster.take().ok_or_else(stopping)?;
         let revision = self.revision.map(|revision| revision.to_string());
         let revision = revision.unwrap_or_default();
         let made = renderers.run(move || {
-            apply(&mut cluster, &pending, blocks.as_deref());
-            let space = AddressSpace::new(cluster.space_parts());
-            let begun = Instant::now();
-            let audited = is_audited.then(|| Arc::new(cluster.findings(&space)));
-            let took = begun.elapsed();
-            let report = audited.as_ref().unwrap_or(&report);
-            let summary = Arc::new(cluster.summary(&space, &revision, report));
-            let snapshot = Arc::new(Snapshot { space, summary });
-            (cluster, snapshot, audited.map(|report| (report, took)))
+            // An audit that is under way keeps the facts as they were.
+            let facts = Arc::make_mut(&mut cluster);
+            let space = unchanged.unwrap_or_else(|| {
+                apply(facts, &pending, blocks.as_deref());
+                Arc::new(AddressSpace::new(facts.space_parts()))
+            });
+            // The first summary has findings, too.
+            let report = report.unwrap_or_else(|| Arc::new(facts.findings(&space)));
+            let summary = Arc::new(facts.summary(&space, &revision, &report));
+            (cluster, Arc::new(Snapshot { space, summary }), report)
         });
-        let (cluster, snapshot, audited) = made.await?;
-        self.cluster = Some(cluster);
-        if let Some((report, took)) = audited {
-            self.report = report;
-            self.is_report_stale = false;
-            self.audit_due = Instant::now() + AUDIT_PAUSE.max(took * AUDIT_SHARE);
+        let (cluster, snapshot, report) = made.await?;
+        self.audits.are_stale |= has_changes && self.audits.report.is_some();
+        self.audits.report = Some(report);
+        if self.audits.due().is_some_and(|due| due <= Instant::now()) {
+            self.audits.begin(&cluster, &snapshot.space);
         }
+        self.cluster = Some(cluster);
+        self.space = Some(Arc::clone(&snapshot.space));
         Ok(snapshot)
+    }
+}
+
+/// Completes at a time; never without one.
+async fn until(due: Option<Instant>) {
+    match due {
+        Some(due) => clock::sleep_until(due).await,
+        None => future::pending().await,
+    }
+}
+
+/// The audits. One takes several times as long as a summary, which does not wait for it.
+struct Audits {
+    /// The findings of the last one; `None` before the first one.
+    report: Option<Arc<FindingReport>>,
+    /// True if the facts have changed since it began.
+    are_stale: bool,
+    /// The time before which the next one does not begin.
+    next: Instant,
+    running: Option<RunningAudit>,
+}
+
+struct RunningAudit {
+    begun: Instant,
+    report: oneshot::Receiver<FindingReport>,
+}
+
+impl Audits {
+    fn new() -> Self {
+        Self {
+            report: None,
+            are_stale: false,
+            next: Instant::now(),
+            running: None,
+        }
+    }
+
+    /// The time of the next one; `None` while one is under way, or the last one is of these facts.
+    fn due(&self) -> Option<Instant> {
+        (self.are_stale && self.running.is_none()).then_some(self.next)
+    }
+
+    /// Begins an audit, on a thread of its own.
+    fn begin(&mut self, cluster: &Arc<Cluster>, space: &Arc<AddressSpace>) {
+        let (sender, report) = oneshot::channel();
+        let (cluster, space) = (Arc::clone(cluster), Arc::clone(space));
+        let audit = move || {
+            let found = cluster.findings(&space);
+            // Gives the facts back before anybody knows that it has ended.
+            drop((cluster, space));
+            _ = sender.send(found);
+        };
+        let begun = Instant::now();
+        self.next = begun + AUDIT_PAUSE;
+        match task::background_thread("audit", audit) {
+            Ok(_detached) => {
+                self.are_stale = false;
+                self.running = Some(RunningAudit { begun, report });
+            }
+            Err(error) => tracing::debug!(%error, "failed to start an audit; trying again"),
+        }
+    }
+
+    /// Completes when the audit that is under way has ended; never without one.
+    ///
+    /// # Cancel safety
+    ///
+    /// Cancel safe: the audit goes on.
+    async fn ended(&mut self) {
+        let Some(RunningAudit { begun, report }) = &mut self.running else {
+            return future::pending().await;
+        };
+        let report = report.await;
+        let pause = AUDIT_PAUSE.max(begun.elapsed() * AUDIT_SHARE);
+        self.next = Instant::now() + pause;
+        self.running = None;
+        match report {
+            Ok(report) => self.report = Some(Arc::new(report)),
+            // It has panicked; the log has more.
+            Err(_) => self.are_stale = true,
+        }
     }
 }
 

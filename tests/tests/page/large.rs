@@ -87,7 +87,11 @@ const VIEWS: [(&str, &str, &str); 11] = [
     ("#/pods", "main", "web-000000"),
     ("#/pod/default/web-149999", "main", "10.19.135.31"),
     ("#/waiting", "main", "Insufficient pod IPs"),
-    ("#/findings", "main", "Nothing is wrong on the map"),
+    (
+        "#/findings",
+        "main",
+        "no node has a free address for 20 pods",
+    ),
 ];
 
 /// Opens each view and waits until it is complete; returns the most bytes of the heap.
