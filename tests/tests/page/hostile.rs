@@ -57,7 +57,15 @@ async fn texts_of_the_api_do_not_become_markup() -> Result<()> {
     let made = "document.querySelectorAll('img, main script').length";
     assert_eq!(tab.evaluate(made).await?, 0);
     assert_ne!(tab.evaluate("document.title").await?, "taken");
-    assert_content(&tab, &[LOGIN, "odd/trace", "/summary/v1alpha1/nodes/"])?;
+    assert_content(
+        &tab,
+        &[
+            LOGIN,
+            "odd/trace",
+            "/summary/v1alpha1/nodes/",
+            "events?fieldSelector",
+        ],
+    )?;
     site.finish().await
 }
 
