@@ -125,6 +125,9 @@ async fn a_pod_is_at_its_address(cluster: &Cluster) -> Result<String> {
     Ok(ip)
 }
 
+/// The beginning of a sequence that sets a colour of 256.
+const COLOR: &str = "\u{1b}[0;48;5;";
+
 fn colours_are_for_terminals(cluster: &Cluster) {
     let plain = cluster.podplane("map").ok();
     assert_fits(&plain, 80, 24);
@@ -136,7 +139,7 @@ fn colours_are_for_terminals(cluster: &Cluster) {
         assert!(plain.contains(part), "{part}: {plain}");
     }
     let colored = cluster.podplane("map --color always").ok();
-    assert!(colored.contains("\u{1b}[0;48;5;"), "{colored}");
+    assert!(colored.contains(COLOR), "{colored}");
     if !peers::program("script") {
         return;
     }
@@ -150,12 +153,13 @@ fn colours_are_for_terminals(cluster: &Cluster) {
         "a row is the prompt's: {shown}"
     );
     for (args, variable) in [("", "NO_COLOR=1"), ("--color never", "")] {
+        // The line of the progress is erased by sequences that are no colours.
         let shown = on_terminal(cluster, args, variable).ok();
-        assert!(!shown.contains('\u{1b}'), "{args} {variable}: {shown}");
+        assert!(!shown.contains(COLOR), "{args} {variable}: {shown}");
         assert!(shown.contains("duplicate"), "{shown}");
     }
     let empty = on_terminal(cluster, "", "NO_COLOR=").ok();
-    assert!(empty.contains('\u{1b}'), "an empty NO_COLOR is none");
+    assert!(empty.contains(COLOR), "an empty NO_COLOR is none");
     let refused = on_terminal(cluster, "-o png", "");
     assert!(refused.stdout.contains("-o png=FILE"), "{refused:?}");
 }
