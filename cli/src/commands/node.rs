@@ -188,9 +188,8 @@ pub(crate) fn run(args: NodeArgs, global: &GlobalOptions) -> anyhow::Result<Exit
             .iter()
             .try_for_each(|name| output::line(format_args!("node/{name} {done}")))?;
         if let Some(timeout) = patience {
-            global
-                .while_running(until_ready(&dir, names, timeout))
-                .await?;
+            let ready = Box::pin(until_ready(&dir, names, timeout));
+            global.while_running(ready).await?;
         }
         Ok(ExitCode::SUCCESS)
     })

@@ -50,7 +50,7 @@ fn node(number: u32) -> Value {
 /// A pod. Those of a node have its addresses from .2 on, as host-local gives them; the last ones
 /// have no node.
 pub(super) fn pod(number: u32) -> Value {
-    let place = (number < PODS).then(|| (number % NODES, number / NODES));
+    let place = (number < PODS).then_some((number % NODES, number / NODES));
     let labels = json!({"app": "web", "pod-template-hash": "5d78c9869d"});
     let requests = json!({"cpu": "100m", "memory": "500Mi"});
     let mut pod = json!({
