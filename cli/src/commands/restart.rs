@@ -16,9 +16,10 @@ use crate::{
 
 /// Restart services, optionally with new flags
 ///
-/// Returns when the restarted services are ready. Pods keep running. New flags are kept for the next `up`. Services whose flags change are
-/// restarted even if they are not named. If a service rejects a flag, nothing is changed. Set other
-/// flags with --extra-config, or with `podplane down` and the next `podplane up`.
+/// Returns when the restarted services are ready. Pods keep running. New flags are kept for the next
+/// `up`. Services whose flags change are restarted even if they are not named. If a service rejects
+/// a flag, nothing is changed. Set other flags with --extra-config, or with `podplane down` and the
+/// next `podplane up`.
 ///
 /// --node-network-backend applies to the nodes whose kubelets are named (kubelet-node-1). Without a
 /// named kubelet it applies to all nodes that have no backend of their own.

@@ -86,7 +86,8 @@ fn draw_head(app: &App, area: Rect, buffer: &mut Buffer, theme: Theme, lines: [&
 }
 
 /// Writes whether the connection is there, and to which server, at the right end of the first row.
-/// The server is left out where it would cover the text there; `~` marks text that the state covers.
+/// The server is left out where it would cover the text there; `~` marks text that the state
+/// covers.
 fn draw_state(app: &App, area: Rect, buffer: &mut Buffer, theme: Theme) {
     let (state, tone) = match app.lost() {
         Some((since, _)) => {

@@ -1,7 +1,7 @@
 // Draws a map on a canvas, with the signs of crates/map's pictures.
 
-/** @import { Cell, Finding, StateName } from '../types/contract.js' */
-/** @import { Scene } from './scene.js' */
+/** @import { Cell, StateName } from '../types/contract.js' */
+/** @import { Mark, Scene } from './scene.js' */
 
 import { STATES, background, letterOf } from './states.js';
 
@@ -21,6 +21,7 @@ const LEAST = 2;
  * @property {string} ink
  * @property {string} focus
  * @property {string} error
+ * @property {string} warning
  * @property {Map<StateName, {fill: string, on: string}>} states
  */
 
@@ -38,6 +39,7 @@ export function coloursAt(element) {
     ink: value('--ink'),
     focus: value('--focus'),
     error: value('--mark'),
+    warning: value('--warning'),
     states: new Map(
       STATES.map(({ name }) => [name, { fill: value(`--${name}`), on: value(`--on-${name}`) }]),
     ),
@@ -94,11 +96,11 @@ const DASHES = {
  * @param {HTMLCanvasElement} canvas
  * @param {Scene} scene
  * @param {number} cell the size of a cell in CSS pixels
- * @param {object} marks
- * @param {Map<Cell, Finding[]>} marks.findings
- * @param {Cell | null} marks.cursor
+ * @param {object} over what is drawn over the map
+ * @param {Mark[]} over.marks the worst first
+ * @param {Cell | null} over.cursor
  */
-export function draw(canvas, scene, cell, { findings, cursor }) {
+export function draw(canvas, scene, cell, { marks, cursor }) {
   const context = canvas.getContext('2d');
   if (!context) return;
   const { width, height } = scene.view;
@@ -116,7 +118,7 @@ export function draw(canvas, scene, cell, { findings, cursor }) {
   else patterns(drawing);
   outlines(drawing);
   labels(drawing);
-  for (const marked of findings.keys()) mark(drawing, marked);
+  for (const one of marks.toReversed()) mark(drawing, one);
   if (cursor) ring(drawing, cursor);
 }
 
@@ -240,21 +242,26 @@ function labels({ context, scene, cell: size, colours }) {
 }
 
 /**
- * Marks a cell with findings: a ring that is larger than a small cell.
+ * Marks the place of a finding: a cell by a ring that is larger than a small one, a block by a
+ * border.
  *
  * @param {Drawing} drawing
- * @param {Cell} cell
+ * @param {Mark} mark
  */
-function mark({ context, cell: size, colours }, cell) {
-  const [x, y] = [(cell.x + 0.5) * size, (cell.y + 0.5) * size];
-  for (const [colour, width] of /** @type {const} */ ([
+function mark({ context, cell: size, colours }, { finding, rect }) {
+  const colour = finding.severity === 'error' ? colours.error : colours.warning;
+  const isCell = rect.width * rect.height === 1;
+  const [width, height] = [rect.width * size, rect.height * size];
+  const [x, y] = [rect.x * size, rect.y * size];
+  for (const [stroke, line] of /** @type {const} */ ([
     [colours.page, 4],
-    [colours.error, 2],
+    [colour, 2],
   ])) {
-    context.strokeStyle = colour;
-    context.lineWidth = width;
+    context.strokeStyle = stroke;
+    context.lineWidth = line;
     context.beginPath();
-    context.arc(x, y, Math.max(size * 0.62, 7), 0, 2 * Math.PI);
+    if (isCell) context.arc(x + width / 2, y + height / 2, Math.max(size * 0.62, 7), 0, 2 * Math.PI);
+    else context.rect(x + 2, y + 2, width - 4, height - 4);
     context.stroke();
   }
 }

@@ -1,6 +1,7 @@
 // The map of a prefix: a picture that the pointer and the keyboard move through.
 
 /** @import { Cell, Finding, MapDocument } from '../types/contract.js' */
+/** @import { Mark } from './scene.js' */
 /** @import { Context } from './views.js' */
 
 import { openHolder } from './addresses.js';
@@ -43,7 +44,7 @@ export class AddressMap {
   #description = h('p', { class: 'for-readers' });
   /** @type {Scene | null} */ #scene = null;
   /** @type {{x: number, y: number} | null} */ #cursor = null;
-  /** @type {Map<Cell, Finding[]>} */ #marks = new Map();
+  /** @type {Mark[]} */ #marks = [];
   #size = 0;
   #isScheduled = false;
 
@@ -161,13 +162,13 @@ export class AddressMap {
     // A single address needs nobody to point at it.
     if (width * height === 1) this.#cursor = { x: 0, y: 0 };
     const cursor = this.#cursor ? scene.at(this.#cursor.x, this.#cursor.y) : null;
-    draw(this.#canvas, scene, this.#size, { findings: this.#marks, cursor });
+    draw(this.#canvas, scene, this.#size, { marks: this.#marks, cursor });
     const name = `Map of ${network.role} ${prefix}`;
     if (this.#canvas.getAttribute('aria-label') !== name)
       this.#canvas.setAttribute('aria-label', name);
     setText(this.#description, described(scene));
     this.#options.onScene?.(scene);
-    this.#options.onCell?.(scene, cursor, (cursor && this.#marks.get(cursor)) ?? []);
+    this.#options.onCell?.(scene, cursor, cursor ? findingsAt(this.#marks, cursor) : []);
     if (takesFocus && !isSmall) {
       takesFocus = false;
       this.#canvas.focus({ preventScroll: true });
@@ -228,6 +229,18 @@ export class AddressMap {
     const outer = this.#scene?.crumbs().at(-2);
     if (outer) this.#zoom(outer);
   }
+}
+
+/**
+ * The findings about a cell.
+ *
+ * @param {Mark[]} marks
+ * @param {Cell} cell
+ */
+function findingsAt(marks, { x, y }) {
+  const covers = (/** @type {Mark} */ { rect }) =>
+    rect.x <= x && x < rect.x + rect.width && rect.y <= y && y < rect.y + rect.height;
+  return marks.filter(covers).map(({ finding }) => finding);
 }
 
 /**

@@ -1,9 +1,15 @@
 // A map as data: cells, outlines and blocks, with the changes that the server sends.
 
-/** @import { Cell, Finding, MapBlock, MapDocument, View } from '../types/contract.js' */
+/** @import { Cell, Finding, MapBlock, MapDocument, Rect, View } from '../types/contract.js' */
 /** @import { Prefix } from './prefix.js' */
 
 import { contains, format, isSingle, parse, path, stepInto } from './prefix.js';
+
+/**
+ * @typedef {object} Mark
+ * @property {Finding} finding
+ * @property {Rect} rect in cells
+ */
 
 export class Scene {
   /** @type {View} */ view;
@@ -86,19 +92,20 @@ export class Scene {
   }
 
   /**
-   * The cells that findings are about, with the findings. Information is no fault.
+   * The places that findings are about: a cell, or a block of several. Information is no fault.
    *
-   * @param {Finding[]} findings
+   * @param {Finding[]} findings the worst first
+   * @returns {Mark[]}
    */
   marks(findings) {
-    /** @type {Map<Cell, Finding[]>} */
-    const marks = new Map();
-    for (const finding of findings) {
-      const isFault = finding.severity !== 'info';
-      const cell = isFault && finding.prefix ? this.cellOf(finding.prefix) : null;
-      if (cell) marks.set(cell, [...(marks.get(cell) ?? []), finding]);
-    }
-    return marks;
+    const blocks = new Map(this.view.outlines.map(({ cidr, rect }) => [cidr, rect]));
+    return findings.flatMap((finding) => {
+      const { prefix, severity } = finding;
+      const cell = prefix && severity !== 'info' ? this.cellOf(prefix) : null;
+      if (!prefix || !cell) return [];
+      const rect = blocks.get(prefix) ?? { x: cell.x, y: cell.y, width: 1, height: 1 };
+      return [{ finding, rect }];
+    });
   }
 
   /**

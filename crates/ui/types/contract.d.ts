@@ -104,12 +104,19 @@ export interface Cell {
   fill: number;
 }
 
+export interface Rect {
+  x: number;
+  y: number;
+  width: number;
+  height: number;
+}
+
 export interface Outline {
   block: number;
   cidr: string;
   state: string;
   node: string | null;
-  rect: { x: number; y: number; width: number; height: number };
+  rect: Rect;
 }
 
 export interface View {

@@ -21,7 +21,7 @@ const SCENARIO: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../examples/duplica
 const NETWORK: &str = "10.244.0.0/21";
 /// The step in which pods get the addresses of others.
 const DUPLICATES: &str = "their pods get the addresses of others";
-/// What the findings have while addresses are duplicate.
+/// A part of the findings while addresses are duplicate.
 const FOUND: &str = "is that of 2 live pods";
 const NOTHING: &str = "Nothing is wrong";
 const SMALL: Screen = Screen {
