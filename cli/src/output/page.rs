@@ -9,6 +9,10 @@ use podplane_report::Fact;
 
 /// Writes a report, or a picture of one, and says so.
 pub(crate) fn write(file: &Path, bytes: impl AsRef<[u8]>) -> anyhow::Result<()> {
+    anyhow::ensure!(
+        file != Path::new("-"),
+        "a report is written to a file, and `-` is none: name it, such as report.html"
+    );
     fs::write(file, bytes).with_context(|| format!("failed to write {}", file.display()))?;
     wrote(file.display());
     Ok(())

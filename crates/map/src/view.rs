@@ -147,6 +147,9 @@ pub struct BlockOutline {
     pub state: BlockState,
     /// Its node, or its former one, if it is known.
     pub node: Option<String>,
+    /// The other nodes that have it, of which there should be none.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub other_nodes: Vec<String>,
     /// Its cells. A label goes to the [centre](Rect::centre).
     pub rect: Rect,
 }
@@ -261,14 +264,20 @@ impl View {
     }
 
     fn outline(&mut self, space: &AddressSpace, index: usize, rect: Rect) {
-        self.outlines
-            .extend(space.blocks().get(index).map(|block| BlockOutline {
+        self.outlines.extend(space.blocks().get(index).map(|block| {
+            BlockOutline {
                 block: index,
                 cidr: block.cidr(),
                 state: block.state(),
                 node: block.node().map(str::to_owned),
+                other_nodes: space
+                    .other_nodes_of(block)
+                    .into_iter()
+                    .map(str::to_owned)
+                    .collect(),
                 rect,
-            }));
+            }
+        }));
     }
 
     /// The network.

@@ -216,14 +216,19 @@ function labels({ context, scene, cell: size, colours }) {
   context.textAlign = 'center';
   context.textBaseline = 'middle';
   context.lineJoin = 'round';
-  for (const { rect, cidr, node, state } of scene.view.outlines) {
+  for (const { rect, cidr, node, otherNodes = [], state } of scene.view.outlines) {
     const [width, height] = [rect.width * size, rect.height * size];
+    const nodes = [node ?? state, ...otherNodes];
     // In the picture of a single block the ends of addresses say more than a label over them.
     const hasAddresses = size >= ADDRESS_SIZE;
     if (height < 14 || (hasAddresses && scene.view.outlines.length === 1)) continue;
     const fits = (/** @type {string} */ text) => text.length * LABEL_CHARACTER + 8 <= width;
     const most = hasAddresses || height < 30 ? 1 : 2;
-    const lines = [node ?? state, cidr].filter(fits).slice(0, most);
+    // Of a block that several nodes have, as many names as there is room for.
+    const name = [nodes.join(', '), `${nodes[0]} +${otherNodes.length}`].find(fits);
+    const lines = [otherNodes.length > 0 ? name : nodes[0], cidr]
+      .flatMap((line) => (line && fits(line) ? [line] : []))
+      .slice(0, most);
     const [x, middle] = [rect.x * size + width / 2, rect.y * size + height / 2];
     lines.forEach((line, index) => {
       const y = middle + 13 * (index - (lines.length - 1) / 2);

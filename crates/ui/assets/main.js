@@ -48,7 +48,7 @@ class Page {
   /** Of the recording, in seconds. */ #duration = 0;
   /** Reads the cluster at the moment of the recording. */ #readMoment = () => {};
   #main = part('main');
-  #shown = '';
+  /** The address of the view that is shown. @type {string | null} */ #shown = null;
 
   async start() {
     this.#api.onUnauthorized = () => {
@@ -95,8 +95,9 @@ class Page {
     return [
       errorBox(error),
       hint(
-        'The page needs the rights to list and watch all pods, nodes and blocks. An administrator gives them:',
-        'kubectl create clusterrole page --verb=list,watch --resource=pods,nodes,blocks.ipam.podplane.io',
+        'The page needs the rights to list and watch all pods and nodes, and to list blocks. An administrator gives them:',
+        'kubectl create clusterrole page --verb=list,watch --resource=pods,nodes',
+        'kubectl patch clusterrole page --type=json --patch=\'[{"op": "add", "path": "/rules/-", "value": {"apiGroups": ["ipam.podplane.io"], "resources": ["blocks"], "verbs": ["list"]}}]\'',
         `kubectl create clusterrolebinding page --clusterrole=page --user=${this.#user?.user ?? 'NAME'}`,
       ),
       again,
@@ -111,7 +112,7 @@ class Page {
     this.#frame(session);
     if (session.source === 'recording') await this.#record();
     else this.#feed.follow(this.#session.signal);
-    this.#shown = '';
+    this.#shown = null;
     this.#show();
   }
 
@@ -157,6 +158,7 @@ class Page {
     this.#is(at);
     this.#readMoment();
     replace(part('recording'), this.#slider.element);
+    this.#slider.focus();
   }
 
   /**
@@ -187,7 +189,7 @@ class Page {
 
   #show() {
     if (location.hash === this.#shown) return;
-    const before = parse(this.#shown);
+    const before = parse(this.#shown ?? '');
     this.#shown = location.hash;
     this.#view.abort();
     this.#view = new AbortController();

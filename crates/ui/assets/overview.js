@@ -11,7 +11,7 @@ import { AddressMap, Legend } from './map.js';
 import { TableBehind } from './map-view.js';
 import { hint } from './messages.js';
 import { link, mapLink } from './route.js';
-import { inUse } from './states.js';
+import { inUse, usableIn } from './states.js';
 import { counted, networkName, number } from './words.js';
 
 /** The networks beside the map that have a picture. */
@@ -104,16 +104,13 @@ class Figures {
 
   /** @param {Cluster} cluster */
   show({ pods, nodes, findings, findingsTotal, networks: [first] }) {
-    let [ready, used, capacity] = [0, 0, 0];
-    for (const node of nodes.values()) {
-      if (node.ready) ready += 1;
-      used += node.used;
-      capacity += node.capacity ?? 0;
-    }
+    let ready = 0;
+    for (const node of nodes.values()) if (node.ready) ready += 1;
+    const [used, usable] = first ? [inUse(first.counts), usableIn(first.counts)] : [0, 0];
     this.#pods.show(pods.total, `${number(pods.running)} running`);
-    this.#waiting.show(pods.waiting, 'for a node or an address');
+    this.#waiting.show(pods.waiting, 'for a node');
     this.#nodes.show(nodes.size, `${number(ready)} ready`);
-    this.#used.show(used, `of ${number(capacity)} in blocks`);
+    this.#used.show(used, `of ${number(usable)} in blocks`);
     this.#unassigned.show(first?.counts.unassigned ?? 0, first?.cidr ?? 'no network');
     const errors = findings.filter(({ severity }) => severity === 'error').length;
     this.#findings.show(findingsTotal, errors > 0 ? counted(errors, 'error') : 'no errors');

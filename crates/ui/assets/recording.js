@@ -188,6 +188,12 @@ export class Slider {
     const isInside = steps.some(({ from }) => from <= this.#at);
     const step = isInside ? next : steps[0];
     if (step) this.#move(step.to);
+    this.focus();
+  }
+
+  /** Lets the arrow keys go from change to change. */
+  focus() {
+    this.#range.focus({ preventScroll: true });
   }
 
   /** @param {number} at */

@@ -45,6 +45,20 @@ export function inUse(counts) {
 }
 
 /**
+ * The addresses of blocks that pods can have.
+ *
+ * @param {Counts} counts
+ * @returns {number}
+ */
+export function usableIn(counts) {
+  /** @type {StateName[]} */
+  const others = ['unassigned', 'reserved', 'gateway'];
+  let sum = 0;
+  for (const { name } of STATES) if (!others.includes(name)) sum += countOf(counts, name);
+  return sum;
+}
+
+/**
  * The most frequent state without a holder; with equal numbers the more urgent one.
  *
  * @param {Counts} counts

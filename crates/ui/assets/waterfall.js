@@ -34,7 +34,7 @@ export class Waterfall {
           show: ({ seconds }) => duration(seconds),
           isNumeric: true,
         },
-        { title: 'Service', value: ({ service }) => service },
+        { title: 'Process', value: ({ process }) => process },
         { title: 'Span', value: ({ name }) => name },
         {
           title: 'Attributes',
@@ -80,7 +80,7 @@ export class Waterfall {
 }
 
 /**
- * @param {Span[]} spans sorted by start
+ * @param {Span[]} spans each before its parts
  * @returns {PlacedSpan[]}
  */
 function withDepths(spans) {
@@ -109,12 +109,12 @@ function tickAt(tick, end) {
  * @param {PlacedSpan} span
  * @param {number} end in seconds
  */
-function bar({ name, service, start, seconds, depth, error, attributes }, end) {
+function bar({ name, service, process, start, seconds, depth, error, attributes }, end) {
   const left = Math.min(LAST, (100 * start) / end);
   const fill = h('span', { class: error ? 'failed' : service.replace(/[^a-z]+/gi, '-') });
   fill.style.left = `${left}%`;
   fill.style.width = `${Math.min((100 * seconds) / end, 100 - left)}%`;
-  const label = h('span', { class: 'span-name' }, h('small', {}, service), ` ${name}`);
+  const label = h('span', { class: 'span-name' }, h('small', {}, process), ` ${name}`);
   label.style.paddingLeft = `${Math.min(depth, 8) * 10}px`;
   const more = attributesText(attributes);
   return h(

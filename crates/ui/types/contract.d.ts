@@ -116,6 +116,8 @@ export interface Outline {
   cidr: string;
   state: string;
   node: string | null;
+  /** Absent if there are none. */
+  otherNodes?: string[];
   rect: Rect;
 }
 
@@ -203,6 +205,7 @@ export interface Link {
 export interface Span {
   name: string;
   service: string;
+  process: string;
   start: number;
   seconds: number;
   parent: number | null;

@@ -4,7 +4,7 @@ use std::{
     collections::BTreeMap,
     fmt,
     fs::File,
-    io::{BufRead as _, BufReader, Read},
+    io::{self, BufRead as _, BufReader, Read},
     path::{Path, PathBuf},
 };
 
@@ -88,7 +88,8 @@ pub struct Filter {
 ///
 /// # Errors
 ///
-/// [`ClusterError::Io`] if there is none. Damage in it is not an error: see [`Recording::damage`].
+/// [`ClusterError::Io`] if there is none, or no entry in it. Damage beside entries is not an error:
+/// see [`Recording::damage`].
 pub fn read(path: &Path) -> Result<Recording> {
     read_through(path, |file| file)
 }
@@ -105,6 +106,10 @@ pub fn read_through<R: Read>(path: &Path, through: impl FnOnce(File) -> R) -> Re
         path.into()
     };
     let failed = || format!("read the recording {}", path.display());
+    let refused = |problem: String| {
+        let problem = io::Error::new(io::ErrorKind::InvalidData, problem);
+        ClusterError::io(failed())(problem)
+    };
     let file = File::open(&path).map_err(ClusterError::io(failed()))?;
     let mut recording = Recording::default();
     let mut fields = Fields::default();
@@ -130,7 +135,11 @@ pub fn read_through<R: Read>(path: &Path, through: impl FnOnce(File) -> R) -> Re
             }
         }
     }
-    Ok(recording)
+    match (recording.steps.is_empty(), recording.damage.first()) {
+        (false, _) => Ok(recording),
+        (true, Some(first)) => Err(refused(format!("it is none of `podplane test`: {first}"))),
+        (true, None) => Err(refused("it has no entries".to_owned())),
+    }
 }
 
 impl Recording {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use podplane_api::jiff::{SignedDuration, Timestamp};
 use podplane_map::AddressSpace;
 
-use crate::cluster::{Cluster, Source};
+use crate::cluster::{Cluster, Health, Source};
 
 /// The least time between two measurements.
 const INTERVAL: SignedDuration = SignedDuration::from_secs(2);
@@ -43,6 +43,11 @@ impl SpaceState {
 
     /// Returns true, once, if the space has to be measured again.
     pub(crate) fn wants(&mut self, cluster: &Cluster, now: Timestamp) -> bool {
+        let mut healths = Self::SOURCES.iter().map(|source| cluster.health(*source));
+        // Without one of them it would show as free, or as nobody's, what is not.
+        if healths.any(|health| *health == Health::Loading) {
+            return false;
+        }
         let version = cluster.version(Self::SOURCES);
         let is_due = self
             .asked
