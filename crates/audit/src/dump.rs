@@ -829,16 +829,20 @@ mod tests {
             "spec": {"podCIDR": "10.0.0.0/29", "podCIDRs": ["10.0.0.0/29"]},
             "status": {"capacity": {"podplane.io/pod-ips": "5"},
                 "addresses": [{"type": "InternalIP", "address": "192.168.0.1"}]}});
-        let pod = json!({"apiVersion": "v1", "kind": "Pod",
-            "metadata": {"namespace": "default", "name": "p"},
-            "spec": {"nodeName": "n"},
-            "status": {"phase": "Running", "podIPs": [{"ip": "10.0.1.9"}]}});
+        let pod = |name: &str| {
+            json!({"apiVersion": "v1", "kind": "Pod",
+                "metadata": {"namespace": "default", "name": name},
+                "spec": {"nodeName": "n"},
+                "status": {"phase": "Running", "podIPs": [{"ip": "10.0.0.3"}]}})
+        };
         let mut objects = DumpCollector::new(DumpScope::Fields);
         objects.add(&node);
-        objects.add(&pod);
+        objects.add(&pod("p"));
+        objects.add(&pod("q"));
         let mut facts = DumpCollector::new(DumpScope::Fields);
         facts.add_node(&NodeItem::of(&node));
-        facts.add_pod(objects.0.world.pods[0].clone());
+        let pods = objects.0.world.pods.iter().cloned();
+        pods.for_each(|pod| facts.add_pod(pod));
         let report = |collector: DumpCollector| {
             let flags = ControllerFlags::default();
             let dump = collector.finish(&flags);

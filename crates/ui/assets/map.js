@@ -23,8 +23,8 @@ const LONGEST = 768;
 const AROUND = 190;
 const LEAST = 240;
 
-/** Whether the next map takes the focus: the last one had it when it was zoomed. */
-let takesFocus = false;
+/** The map that had the focus when it was zoomed; the next one takes it. @type {AddressMap | null} */
+let focused = null;
 
 /**
  * @typedef {object} MapOptions
@@ -169,8 +169,8 @@ export class AddressMap {
     setText(this.#description, described(scene));
     this.#options.onScene?.(scene);
     this.#options.onCell?.(scene, cursor, cursor ? findingsAt(this.#marks, cursor) : []);
-    if (takesFocus && !isSmall) {
-      takesFocus = false;
+    if (focused && focused !== this && !isSmall) {
+      focused = null;
       this.#canvas.focus({ preventScroll: true });
     }
   }
@@ -201,7 +201,7 @@ export class AddressMap {
 
   /** @param {string} prefix */
   #zoom(prefix) {
-    takesFocus = document.activeElement === this.#canvas;
+    focused = document.activeElement === this.#canvas ? this : null;
     go(mapLink(this.#scene?.view.network.cidr, prefix));
   }
 

@@ -403,6 +403,14 @@ mod tests {
         })
     }
 
+    fn node(name: &str, block: &str) -> Value {
+        json!({
+            "kind": "Node", "apiVersion": "v1",
+            "metadata": {"name": name},
+            "spec": {"podCIDR": block, "podCIDRs": [block]},
+        })
+    }
+
     #[test]
     fn a_duplicate_is_there_from_its_first_moment_until_its_last() {
         let step = RunStep {
@@ -410,6 +418,8 @@ mod tests {
             name: "change the CIDR".into(),
             ended: 9.0,
             entries: vec![
+                entry(0.25, ObjectChange::Added, node("a", "10.244.1.0/24")),
+                entry(0.25, ObjectChange::Added, node("b", "10.244.2.0/24")),
                 entry(1.0, ObjectChange::Added, pod("one", "a")),
                 entry(2.5, ObjectChange::Added, pod("two", "b")),
                 entry(7.0, ObjectChange::Deleted, pod("two", "b")),
@@ -441,8 +451,8 @@ mod tests {
                 .count();
             assert_eq!((found, timeline.pods(at).len()), (duplicates, pods), "{at}");
         }
-        assert_eq!(timeline.document()["times"], json!([1.0, 2.5, 7.0]));
+        assert_eq!(timeline.document()["times"], json!([0.25, 1.0, 2.5, 7.0]));
         assert_eq!(timeline.document()["duration"], 9.0);
-        assert_eq!(timeline.document()["faults"][0][1], 7.0);
+        assert_eq!(timeline.document()["faults"], json!([[2.5, 7.0]]));
     }
 }

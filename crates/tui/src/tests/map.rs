@@ -45,10 +45,12 @@ fn asks_for_the_space_once_and_again_when_objects_change() {
         top.effects.clear();
         asked
     };
+    assert_eq!(asked(&mut top), 0, "blocks and networks are loading");
+    top.send(Message::Blocks(Ok(None)));
+    assert_eq!(asked(&mut top), 0, "networks are loading");
+    top.send(Message::Networks(Ok(())));
     assert_eq!(asked(&mut top), 1);
     assert_eq!(asked(&mut top), 0, "one at a time");
-    top.send(Message::Space(space()));
-    assert_eq!(asked(&mut top), 1, "the cluster has come since");
     top.send(Message::Space(space()));
     assert_eq!(asked(&mut top), 0);
     top.send(Message::Pods(Change::Applied(running(
