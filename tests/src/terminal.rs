@@ -155,6 +155,18 @@ impl TerminalProgram {
         Ok(is_cooked && !screen.alternate_screen() && !screen.hide_cursor())
     }
 
+    /// Waits until the terminal [is restored](Self::is_restored): what a program has written last
+    /// may be read after its end.
+    ///
+    /// # Panics
+    ///
+    /// If it is not in time.
+    pub async fn until_restored(&self) {
+        let restored = || async { self.is_restored().map_err(|error| error.to_string()) };
+        let is_true = |restored: &Result<bool, String>| *restored == Ok(true);
+        let _seen = eventually(&format!("{self:?} is restored"), restored, is_true).await;
+    }
+
     /// Waits for the program's end.
     ///
     /// # Panics

@@ -81,12 +81,10 @@ async fn shows_a_cluster_live_and_survives_a_restart_of_the_api_server() -> Resu
 
     // The map, to the node under the cursor.
     top.keys("6")?;
-    let text = top
-        .until("the map", |text| {
-            text.starts_with("cluster CIDR 10.244.0.0/26")
-        })
-        .await;
-    assert!(text.contains("block 10.244."), "{text}");
+    top.until("the map", |text| {
+        text.starts_with("cluster CIDR 10.244.0.0/26") && text.contains("block 10.244.")
+    })
+    .await;
     top.keys("n")?;
     top.until("the pods of the node", |text| {
         text.starts_with("pods (on node-")
@@ -116,7 +114,7 @@ async fn shows_a_cluster_live_and_survives_a_restart_of_the_api_server() -> Resu
 
     top.keys("q")?;
     assert!(top.ended().await.success());
-    assert!(top.is_restored()?, "{top:?}");
+    top.until_restored().await;
     cluster.finish().await
 }
 
@@ -134,7 +132,7 @@ async fn the_map_begins_at_a_part_and_leads_to_everything_else() -> Result<()> {
     map.until("the pods", |text| text.contains("web ")).await;
     map.keys("q")?;
     assert!(map.ended().await.success());
-    assert!(map.is_restored()?, "{map:?}");
+    map.until_restored().await;
 
     let file = cluster.kubeconfig().to_string_lossy().into_owned();
     let any = ["map", "--interactive", "--kubeconfig", &file, "services"];
@@ -171,7 +169,7 @@ async fn a_dump_has_a_map_to_move_through() -> Result<()> {
     .await;
     map.keys("q")?;
     assert!(map.ended().await.success());
-    assert!(map.is_restored()?, "{map:?}");
+    map.until_restored().await;
 
     for (args, want) in [
         (&["map", "-i", "--from", "-"][..], "pass the dump as a file"),
@@ -197,7 +195,7 @@ async fn a_signal_restores_the_terminal_and_a_pipe_is_refused() -> Result<()> {
     let pid = i32::try_from(top.id()).ok().and_then(Pid::from_raw);
     kill_process(pid.expect("a process id"), Signal::TERM)?;
     assert_eq!(top.ended().await.code(), Some(128 + 15));
-    assert!(top.is_restored()?, "{top:?}");
+    top.until_restored().await;
 
     let mut piped: Command = cluster.command("podplane", ["top"]);
     let output = piped.stdin(Stdio::null()).output()?;
