@@ -49,7 +49,7 @@ pub(super) fn run(options: &BenchOptions<PageRow>) -> Result<()> {
     let rows = options.rows();
     let lines: Vec<_> = rows.iter().map(|row| row.line(&mut figures)).collect();
     let text = format!(
-        "{} Updates are p50 (p95), all other figures medians.",
+        "{} updates are p50 (p95), all other figures medians.",
         circumstances("data", dir.path())?
     );
     options.finish("page", &text, &lines)
