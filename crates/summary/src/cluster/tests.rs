@@ -140,22 +140,7 @@ fn records_of_blocks_win_over_nodes_and_bring_addresses_of_holds() {
             node_name: "a".into(),
             ..Block::default()
         },
-        Block {
-            cidr: "10.244.9.0/24".into(),
-            state: RecordState::Draining.into(),
-            node_name: "gone".into(),
-            hold: Some(Hold {
-                addresses: vec![PodAddress {
-                    address: "10.244.9.7".into(),
-                    namespace: "default".into(),
-                    name: "old".into(),
-                    node_name: "gone".into(),
-                    ..PodAddress::default()
-                }],
-                ..Hold::default()
-            }),
-            ..Block::default()
-        },
+        held_block("10.244.9.7"),
         Block {
             cidr: "10.96.0.0/16".into(),
             state: RecordState::Reserved.into(),
@@ -233,10 +218,9 @@ fn duplicates_and_overlaps_are_findings_until_they_are_gone() {
     );
 }
 
-#[test]
-fn every_fault_of_the_map_is_a_finding_once() {
-    let mut cluster = small();
-    let old = |ip: &str| Block {
+/// A block whose node is gone, with the last known address of a sandbox.
+fn held_block(ip: &str) -> Block {
+    Block {
         cidr: "10.244.9.0/24".into(),
         state: RecordState::Draining.into(),
         node_name: "gone".into(),
@@ -251,9 +235,14 @@ fn every_fault_of_the_map_is_a_finding_once() {
             ..Hold::default()
         }),
         ..Block::default()
-    };
+    }
+}
+
+#[test]
+fn every_fault_of_the_map_is_a_finding_once() {
+    let mut cluster = small();
     // The sandbox of a held block has the address of a pod: the audit knows pods alone.
-    cluster.set_blocks(&[old("10.244.1.2")]);
+    cluster.set_blocks(&[held_block("10.244.1.2")]);
     let (_, held) = summary(&mut cluster);
     let [finding] = &held.report.findings[..] else {
         panic!("{:?}", held.report)
