@@ -2,6 +2,10 @@
 
 use std::{collections::BTreeSet, fs, path::Path};
 
+/// The device in the list of mounts of a file system that a test makes for itself. It is no part of a
+/// [`Machine`]: tests run beside each other.
+pub const TEST_DISK: &str = "podplane-test-disk";
+
 /// The machine's own network, mounts and processes, as far as a cluster could touch them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Machine {
@@ -34,7 +38,9 @@ impl Machine {
                 .into_iter()
                 .map(|name| (name.into(), text(&format!("/proc/sys/{name}"))))
                 .collect(),
-            mounts: lines("/proc/self/mounts").into_iter().collect(),
+            mounts: (lines("/proc/self/mounts").into_iter())
+                .filter(|line| line.split(' ').next() != Some(TEST_DISK))
+                .collect(),
             namespaces: if Path::new("/run/netns").exists() {
                 names("/run/netns")
             } else {

@@ -72,6 +72,15 @@ pub fn python_collector() -> Option<String> {
     python_with("opentelemetry/proto", "grpcio and opentelemetry-proto")
 }
 
+/// Python with Grafana's own model of dashboards; its `PYTHONPATH`.
+///
+/// # Panics
+///
+/// See [`require`].
+pub fn python_grafana() -> Option<String> {
+    python_with("grafana_foundation_sdk", "grafana-foundation-sdk")
+}
+
 /// The directory of grpcurl: of one in `PATH`, or of the one that `cargo xtask test` installs.
 ///
 /// # Panics

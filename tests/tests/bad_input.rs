@@ -10,7 +10,9 @@ use std::{
 use anyhow::{Context as _, Result};
 use podplane_api::{Object as _, core::Pod};
 use podplane_tests::{
-    Cluster, Network, builder, eventually, peers, processes_of,
+    Cluster, Network, builder, eventually,
+    machine::TEST_DISK,
+    peers, processes_of,
     programs::{ProgramOutput, Scratch, bin_dir, finish, podplane},
 };
 use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
@@ -295,7 +297,7 @@ impl Disk {
         let dir = tempfile::tempdir()?;
         let size = std::ffi::CString::new(format!("size={size}"))?;
         mount(
-            "tmpfs",
+            TEST_DISK,
             dir.path(),
             "tmpfs",
             MountFlags::empty(),

@@ -7,11 +7,13 @@ use std::{
     collections::{BTreeMap, BTreeSet},
     fs,
     path::{Path, PathBuf},
+    process::Command,
 };
 
 use anyhow::{Context as _, Result};
 use podplane_tests::{
     Cluster, Network, builder, eventually, peers,
+    programs::finish,
     prometheus::{Prometheus, PrometheusApi, check, monitoring_tls, scrape_job, test_rules},
 };
 use serde_json::{Value, json};
@@ -111,6 +113,26 @@ fn each_query_of_the_dashboard_has_an_answer_on_recorded_series() -> Result<()> 
     let file = dir.path().join("dashboard.json");
     fs::write(&file, serde_json::to_vec_pretty(&test)?)?;
     test_rules(&programs, &file);
+    Ok(())
+}
+
+/// A member that Grafana does not know by that name is one that it leaves out.
+#[test]
+fn the_model_of_grafana_has_all_of_the_dashboard() -> Result<()> {
+    let Some(packages) = peers::python_grafana() else {
+        return Ok(());
+    };
+    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/dashboard.py");
+    let mut model = Command::new("python3");
+    model
+        .arg(script)
+        .arg(observability().join("dashboard.json"))
+        .env("PYTHONPATH", packages);
+    let model = serde_json::from_str(&finish(&mut model).ok())?;
+    let lost = Dashboard::read(&observability())?.without(&model);
+    // Of the data source, which has its own model.
+    let own = ["step", "titleFormat"].map(|name| format!("/annotations/list/0/{name}"));
+    assert_eq!(lost, own);
     Ok(())
 }
 

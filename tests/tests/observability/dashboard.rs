@@ -15,6 +15,13 @@ impl Dashboard {
         Ok(Self(serde_json::from_str(&text).context("dashboard.json")?))
     }
 
+    /// The paths of the members and elements that another document has not, or with another value.
+    pub(crate) fn without(&self, other: &Value) -> Vec<String> {
+        let mut lost = Vec::new();
+        collect_lost(&self.0, Some(other), "", &mut lost);
+        lost
+    }
+
     fn panels(&self) -> &[Value] {
         self.0["panels"].as_array().expect("panels")
     }
@@ -60,5 +67,22 @@ impl Dashboard {
                 assert_eq!(target["datasource"], chosen, "{title}");
             }
         }
+    }
+}
+
+fn collect_lost(value: &Value, other: Option<&Value>, path: &str, lost: &mut Vec<String>) {
+    match (value, other) {
+        (Value::Object(members), Some(Value::Object(others))) => {
+            for (name, member) in members {
+                collect_lost(member, others.get(name), &format!("{path}/{name}"), lost);
+            }
+        }
+        (Value::Array(elements), Some(Value::Array(others))) => {
+            for (index, element) in elements.iter().enumerate() {
+                collect_lost(element, others.get(index), &format!("{path}/{index}"), lost);
+            }
+        }
+        (value, other) if Some(value) == other => {}
+        _ => lost.push(path.to_owned()),
     }
 }
