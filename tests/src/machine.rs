@@ -2,8 +2,8 @@
 
 use std::{collections::BTreeSet, fs, path::Path};
 
-/// The device in the list of mounts of a file system that a test makes for itself. It is no part of a
-/// [`Machine`]: tests run beside each other.
+/// The device that the list of mounts has for a file system which a test makes for itself. No
+/// [`Machine`] has it: tests run beside each other.
 pub const TEST_DISK: &str = "podplane-test-disk";
 
 /// The machine's own network, mounts and processes, as far as a cluster could touch them.
