@@ -28,7 +28,8 @@ pub(super) fn draw(app: &App, map: &MapScreen, area: Rect, buffer: &mut Buffer, 
             None
         }
         (Some(_), None) => {
-            write(buffer, area, "loading the map", theme.hint());
+            let text = format!("loading the map from {}", app.server);
+            write(buffer, area, &text, theme.hint());
             None
         }
         (Some(size), Some(space)) => draw_space(map, space, size, area, buffer, theme),
