@@ -2,8 +2,9 @@
 //! prompt, or for a status line.
 //!
 //! Each cell of the map is two characters: the letter of its state, and the part of its usable
-//! addresses that is in use, in eighths. So the picture is complete without colour. `podplane map` prints the grid; a
-//! terminal program draws it and asks [`TextGrid::map_cell`] what is under the cursor.
+//! addresses that is in use, in eighths. So the picture is complete without colour. `podplane map`
+//! prints the grid; a terminal program draws it and asks [`TextGrid::map_cell`] what is under the
+//! cursor.
 
 mod side;
 

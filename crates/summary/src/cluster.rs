@@ -101,8 +101,8 @@ impl Cluster {
         }
     }
 
-    /// Creates an empty cluster without [findings](Self::findings): a change of a node costs a small
-    /// part of what it does for the audit.
+    /// Creates an empty cluster without [findings](Self::findings): a change of a node costs a
+    /// small part of what it does for the audit.
     #[must_use]
     pub fn unaudited(resource: PodIpResource) -> Self {
         Self {

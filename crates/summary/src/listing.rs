@@ -8,7 +8,7 @@ use podplane_map::{
 };
 use serde::{Deserialize, Serialize};
 
-/// What the objects of a cluster do not say about its blocks.
+/// The facts about the blocks of a cluster that its objects do not have.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct BlockListing {

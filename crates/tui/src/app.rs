@@ -114,15 +114,15 @@ pub struct App {
     /// True for an address space that does not change, of which nothing but the map is known.
     pub(crate) is_fixed: bool,
     /// The only namespace whose pods and events are read; `None` for all.
-    namespace: Option<String>,
+    pub(crate) namespace: Option<String>,
     /// True if there is no such namespace, as far as is known.
     pub(crate) lacks_namespace: bool,
     effects: Vec<Effect>,
 }
 
 impl App {
-    /// The program with a view, and what is to be done at its beginning. `namespace` is the only one
-    /// whose pods and events are read; `server` is the name of the cluster or of its server.
+    /// The program with a view, and what is to be done at its beginning. `namespace` is the only
+    /// one whose pods and events are read; `server` is the name of the cluster or of its server.
     pub fn new(
         view: View,
         namespace: Option<String>,

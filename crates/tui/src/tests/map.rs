@@ -155,6 +155,17 @@ fn escape_zooms_out_and_goes_back_to_the_table_before() {
 }
 
 #[test]
+fn the_map_of_one_namespace_says_so() {
+    let mut top = Fixture::of_namespace(Some("shop"), View::Map, 140, 24);
+    top.send(Message::Space(space()));
+    let said = line(&mut top);
+    assert!(
+        said.ends_with("(without pods of namespaces other than shop)"),
+        "{said}"
+    );
+}
+
+#[test]
 fn tab_goes_through_the_networks() {
     let mut top = Fixture::with_cluster(View::Map, 80, 24);
     top.send(Message::Space(space()));
