@@ -24,8 +24,8 @@ use podplane_proto::{
 };
 use podplane_service_runtime::{authentication::RequestContext, identity::AUTHENTICATED};
 use podplane_summary::{
-    AddressPage, AddressQuery, AddressesRequest, MapQuery, MapRequest, MapScene, NodeDetails,
-    QueryError, StreamDocument, TraceRow,
+    AddressPage, AddressQuery, AddressesRequest, BlockListing, MapQuery, MapRequest, MapScene,
+    NodeDetails, QueryError, StreamDocument, TraceRow,
 };
 use podplane_ui::{SESSION_PATH, Session, SessionSource};
 use tokio_util::sync::CancellationToken;
@@ -74,6 +74,7 @@ pub(crate) fn routes(context: SummaryContext) -> Router {
         .route("/summary/v1alpha1/cluster", get(cluster))
         .route("/summary/v1alpha1/map", get(map))
         .route("/summary/v1alpha1/addresses", get(addresses))
+        .route("/summary/v1alpha1/blocks", get(blocks))
         .route("/summary/v1alpha1/nodes/{name}", get(node))
         .route(
             "/summary/v1alpha1/pods/{namespace}/{name}/trace",
@@ -204,6 +205,12 @@ async fn addresses(State(context): State<Context>, parts: Parts) -> Result<Answe
     let query = query::<AddressQuery>(&parts.uri)?;
     let request = AddressesRequest::try_from(&query).map_err(of_query)?;
     let make = move |snapshot: &Snapshot| json(&AddressPage::new(&snapshot.space, &request));
+    context.answer(looking, make).await
+}
+
+async fn blocks(State(context): State<Context>, parts: Parts) -> Result<Answer, Refusal> {
+    let looking = context.look(&parts, "blocks").await?;
+    let make = |snapshot: &Snapshot| json(&BlockListing::of(&snapshot.space));
     context.answer(looking, make).await
 }
 

@@ -250,6 +250,49 @@ fn shows_the_duplicates_of_a_dump() -> Result<()> {
     let detail: Value = serde_json::from_str(&map(&["10.4.1.9", "-o", "json"]).ok())?;
     assert_eq!(detail["state"], "duplicate");
     assert_eq!(detail["holders"][1]["name"], "default/two");
+    // Without pods nothing is known about addresses; an empty list of pods is another thing.
+    let nodes = dir.path().join("nodes.json");
+    let pods = dir.path().join("pods.json");
+    fs::write(
+        &nodes,
+        json!({"kind": "NodeList", "items": [node("a", "10.4.1.0/24")]}).to_string(),
+    )?;
+    fs::write(&pods, json!({"kind": "List", "items": []}).to_string())?;
+    let (nodes, pods) = (
+        nodes.to_str().context("UTF-8")?,
+        pods.to_str().context("UTF-8")?,
+    );
+    let lonely = finish(&mut podplane(["map", "--from", nodes]));
+    assert!(
+        lonely
+            .stderr
+            .contains("note: there are no pods in the input"),
+        "{lonely:?}"
+    );
+    let both = finish(&mut podplane(["map", "--from", nodes, "--from", pods]));
+    assert!(!both.stderr.contains("no pods"), "{both:?}");
+    assert_eq!(lonely.ok(), both.ok());
+    let service = json!({"apiVersion": "v1", "kind": "Service",
+        "metadata": {"name": "shop", "namespace": "default"},
+        "spec": {"clusterIP": "10.96.3.7", "clusterIPs": ["10.96.3.7"]}});
+    let services = dir.path().join("services.json");
+    fs::write(
+        &services,
+        json!({"kind": "List", "items": [service]}).to_string(),
+    )?;
+    let services = services.to_str().context("UTF-8")?;
+    let stated = [
+        "--from",
+        services,
+        "--service-cidr",
+        "10.96.0.0/16",
+        "services",
+    ];
+    let range = map(&stated).ok();
+    assert!(range.contains("s  service    1"), "{range}");
+    let detail = map(&["--from", services, "10.96.3.7"]).ok();
+    assert!(detail.starts_with("10.96.3.7: service"), "{detail}");
+    assert!(detail.contains("service default/shop"), "{detail}");
     let missing = finish(&mut podplane(["map", "--from", "no-such-file"])).failed(2);
     assert!(missing.contains("failed to read no-such-file"), "{missing}");
     Ok(())
@@ -340,8 +383,19 @@ async fn map_audit_and_recording_know_the_ranges_of_the_cluster() -> Result<()> 
             assert_eq!(audit["summary"]["checks"][code], "on", "{source}: {code}");
         }
     }
+    // By REST they are in the summary.
+    let kubeconfig = format!("map --kubeconfig {}", cluster.kubeconfig().display());
+    let map = cluster.podplane(&kubeconfig).ok();
+    assert!(has_ranges(&map), "{map}");
     let recording = format!("map --recording {}", dir.path().display());
     let recorded = || async { cluster.podplane(&recording).ok() };
     eventually("the ranges are recorded", recorded, has_ranges).await;
+    // The API server's own Service is there from the beginning.
+    let service = cluster.get("service/kubernetes")["spec"]["clusterIP"].clone();
+    let service = service.as_str().context("an address")?;
+    let detail = format!("{recording} {service}");
+    let recorded = || async { cluster.podplane(&detail).ok() };
+    let is_named = |text: &String| text.contains("service default/kubernetes");
+    eventually("the Service is recorded", recorded, is_named).await;
     cluster.finish().await
 }

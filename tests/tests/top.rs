@@ -224,8 +224,8 @@ async fn reads_a_cluster_by_its_kubeconfig() -> Result<()> {
     })
     .await;
     top.keys("t")?;
-    top.until("no trace", |text| {
-        text.contains("only podplane's API server keeps traces")
+    top.until("the trace", |text| {
+        text.contains("RunPodSandbox") && text.contains("bind")
     })
     .await;
     top.keys("1")?;
@@ -236,6 +236,30 @@ async fn reads_a_cluster_by_its_kubeconfig() -> Result<()> {
     top.keys("4")?;
     top.until("the blocks", |text| {
         text.contains("10.244.1.0/24") && text.contains("node-")
+    })
+    .await;
+    // They have records, which the objects do not have.
+    top.until("the service range", |text| text.contains("reserved"))
+        .await;
+    top.keys("6")?;
+    top.until("the range of the flag", |text| {
+        text.starts_with("cluster CIDR 10.244.0.0/16 ") && !text.contains("inferred")
+    })
+    .await;
+    top.keys("q")?;
+    assert!(top.ended().await.success());
+
+    let trace = ["trace", "pod", "web", "--kubeconfig", &file];
+    let trace = finish(&mut podplane(trace)).ok();
+    assert!(
+        trace.contains("RunPodSandbox") && trace.contains("Running on node-"),
+        "{trace}"
+    );
+    let args = ["top", "pods", "-n", "wrong", "--kubeconfig", &file];
+    let mut top = start(&cluster, &args, 110, 24)?;
+    top.until("the missing namespace", |text| {
+        text.starts_with("pods (namespace wrong) 0")
+            && text.contains("namespace wrong does not exist")
     })
     .await;
     top.keys("q")?;

@@ -126,6 +126,13 @@ async fn a_pod_that_is_made_now_is_on_the_streams() {
     );
     assert!(node.body.as_object().unwrap().contains_key("leaseFiles"));
     assert!(node.body["leaseFiles"].is_null());
+    let blocks = within(server.rest.get("/summary/v1alpha1/blocks")).await;
+    let blocks = blocks.unwrap().document().unwrap();
+    let assigned =
+        json!({"cidr": "10.244.1.0/24", "state": "assigned", "node": "a", "details": ""});
+    let listed = blocks["blocks"].as_array().unwrap();
+    assert!(listed.contains(&assigned), "{blocks}");
+    assert_eq!(blocks["held"], json!([]));
     let gone = within(server.rest.get("/summary/v1alpha1/nodes/b"))
         .await
         .unwrap();

@@ -40,7 +40,7 @@ use crate::{
 /// names another source.
 #[derive(Debug, clap::Args)]
 #[command(
-    after_help = "Examples:\n  podplane map\n  podplane map 10.244.1.0/24\n  podplane map 10.244.1.7\n  podplane map services\n  kubectl get nodes,pods -A -o json | podplane map --from - -o svg=map.svg\n  podplane map --kubeconfig ~/.kube/config -o png=map.png\n  podplane map --recording ./runs/exhaustion --at 12.5\n  podplane map --interactive 10.244.1.0/24\n  podplane map --node node-0"
+    after_help = "Examples:\n  podplane map\n  podplane map 10.244.1.0/24\n  podplane map 10.244.1.7\n  podplane map services\n  kubectl get nodes,pods,services,servicecidrs -A -o json | podplane map --from - -o svg=map.svg\n  podplane map --kubeconfig ~/.kube/config -o png=map.png\n  podplane map --recording ./runs/exhaustion --at 12.5\n  podplane map --interactive 10.244.1.0/24\n  podplane map --node node-0"
 )]
 pub(crate) struct MapArgs {
     /// Show this part: a prefix such as 10.244.1.0/24, an address, the name of a network, or the

@@ -11,6 +11,7 @@ use podplane_api::{
 use podplane_client::Client;
 use podplane_map::MapTarget;
 use podplane_pki::kubeconfig::yaml_text;
+use podplane_proto::trace::GetPodTraceRequest;
 use podplane_tui::{
     Detail, DetailKind, Details, Ended, MapSettings, Subject, Theme, TopSettings, View,
 };
@@ -131,9 +132,10 @@ async fn top(view: LiveView, global: &GlobalOptions) -> anyhow::Result<Ended> {
         }
         false => (global.client()?, global.server()?.to_string()),
     };
+    let server = server.trim_end_matches('/').to_owned();
     let settings = TopSettings {
         client: client.clone(),
-        server: server.trim_end_matches('/').to_owned(),
+        server: server.clone(),
         namespace,
         resource: resource.clone(),
         cluster_cidrs: ranges.pods,
@@ -143,6 +145,7 @@ async fn top(view: LiveView, global: &GlobalOptions) -> anyhow::Result<Ended> {
     };
     let texts = CommandTexts {
         client,
+        server,
         global: global.clone(),
         source,
         resource,
@@ -153,6 +156,8 @@ async fn top(view: LiveView, global: &GlobalOptions) -> anyhow::Result<Ended> {
 /// The texts of `describe`, `trace`, `explain` and `get -o yaml`.
 struct CommandTexts {
     client: Client,
+    /// Its address.
+    server: String,
     global: GlobalOptions,
     source: ExplainerFlags,
     resource: PodIpResource,
@@ -194,9 +199,16 @@ impl CommandTexts {
                 let width = output::terminal_width().map_or(WIDTH, usize::from);
                 trace::of_pod(&self.global, &key, width).await
             }
-            (DetailKind::Trace, Subject::Pod(_)) => anyhow::bail!(
-                "only podplane's API server keeps traces, and serves them by gRPC: use --server or --data-dir"
-            ),
+            (DetailKind::Trace, Subject::Pod(key)) => {
+                let width = output::terminal_width().map_or(WIDTH, usize::from);
+                let request = GetPodTraceRequest {
+                    namespace: key.namespace,
+                    name: key.name,
+                    uid: String::new(),
+                };
+                let answer = trace::rest::of_pod(&self.client, &self.server, request).await?;
+                trace::text(answer, width)
+            }
             (DetailKind::Explanation, Subject::Pod(key)) => {
                 self.source.text(&self.global, &self.resource, key).await
             }

@@ -1,6 +1,7 @@
 //! `trace`: prints the way of a pod as a waterfall.
 
 pub(crate) mod html;
+pub(super) mod rest;
 
 use std::{
     path::PathBuf,
@@ -12,6 +13,7 @@ use anyhow::Context as _;
 use clap::ValueEnum;
 use jiff::Timestamp;
 use podplane_api::ObjectKey;
+use podplane_client::Client;
 use podplane_proto::trace::{
     self, GetPodTraceRequest, GetPodTraceResponse, trace_service_client::TraceServiceClient,
 };
@@ -21,6 +23,7 @@ use serde_json::json;
 
 use super::{NamespaceArgs, completion::candidates};
 use crate::{
+    any_cluster::AnyClusterFlags,
     global::{GlobalOptions, block_on},
     kind::ResourceKind,
     output,
@@ -39,8 +42,8 @@ const ARRIVED: &str = "status Running";
 /// Show the trace of a pod: each step from the API request to Running, and of its deletion, with
 /// its duration
 ///
-/// The API server keeps the traces of the last few thousand pods in memory, including deleted pods;
-/// they are lost when it restarts. `podplane logs` shows the history of a pod.
+/// podplane's API server keeps the traces of the last few thousand pods in memory, including those
+/// of deleted pods; they are lost when it restarts. `podplane logs` shows the history of a pod.
 #[derive(Debug, clap::Args)]
 #[command(
     args_conflicts_with_subcommands = true,
@@ -55,7 +58,7 @@ pub(crate) struct TraceArgs {
 enum TraceSubject {
     /// Show the trace of a pod: each step of its start and of its deletion, with its duration
     #[command(
-        after_help = "Examples:\n  podplane trace pod web-0\n  podplane trace pod web-0 -o json\n  podplane trace pod web-0 --html trace.html"
+        after_help = "Examples:\n  podplane trace pod web-0\n  podplane trace pod web-0 -o json\n  podplane trace pod web-0 --html trace.html\n  podplane trace pod web-0 --kubeconfig ~/.kube/config"
     )]
     Pod(PodArgs),
 }
@@ -68,6 +71,9 @@ struct PodArgs {
 
     #[command(flatten)]
     namespace: NamespaceArgs,
+
+    #[command(flatten)]
+    cluster: AnyClusterFlags,
 
     /// Print in this format
     #[arg(short, long, value_enum, default_value_t, value_name = "FORMAT")]
@@ -91,6 +97,7 @@ pub(crate) fn run(args: TraceArgs, global: &GlobalOptions) -> anyhow::Result<Exi
     let TraceSubject::Pod(PodArgs {
         pod,
         namespace,
+        cluster,
         output,
         html,
     }) = args.of;
@@ -106,9 +113,20 @@ pub(crate) fn run(args: TraceArgs, global: &GlobalOptions) -> anyhow::Result<Exi
         },
     };
     block_on(async {
-        let answer = settled(global, request).await?;
+        let (answer, server) = match cluster.is_given() {
+            true => {
+                let config = cluster.config().await?;
+                let server = config.cluster_url.to_string();
+                let client = Client::over_rest(config)?;
+                (rest::of_pod(&client, &server, request).await?, server)
+            }
+            false => {
+                let answer = settled(global, request).await?;
+                (answer, global.server()?.to_string())
+            }
+        };
         if let Some(file) = html {
-            let source = format!("the API server at {}", global.server()?);
+            let source = format!("the API server at {server}");
             let page = html::report(answer.clone(), source)?;
             output::page::write(&file, page.html())?;
         }
@@ -165,7 +183,7 @@ async fn settled(
 }
 
 /// The lines, without a line end behind the last one.
-fn text(answer: GetPodTraceResponse, width: usize) -> anyhow::Result<String> {
+pub(super) fn text(answer: GetPodTraceResponse, width: usize) -> anyhow::Result<String> {
     let GetPodTraceResponse {
         namespace,
         name,

@@ -17,9 +17,13 @@ use crate::{
 };
 
 mod node;
+mod service;
 
-pub use self::node::{DumpedNode, NodeItem};
 use self::node::{blocks, sorted};
+pub use self::{
+    node::{DumpedNode, NodeItem},
+    service::{DumpedService, ServiceRange},
+};
 
 /// The part of the input that is kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -93,15 +97,29 @@ pub struct Dump {
     /// Pods that could not be scheduled for want of addresses.
     pub(crate) starved: Vec<PodKey>,
     pub(crate) odd: Vec<OddAddress>,
+    services: Vec<DumpedService>,
+    service_ranges: Vec<ServiceRange>,
     /// Objects of a list whose kind was not known when they were read.
-    pending: Vec<(DumpedNode, ReadPod)>,
+    pending: Vec<UntypedItem>,
     /// True if any node, pod or list of them was there, even an empty list.
     is_dump: bool,
+    /// True if there was a pod, or an empty list that may be one of pods.
+    lists_pods: bool,
+    /// The number of items of any kind.
+    items: usize,
 }
 
 /// Items whose kind is not known yet.
 #[derive(Debug)]
-pub(crate) struct UntypedItems(Vec<(DumpedNode, ReadPod)>);
+pub(crate) struct UntypedItems(Vec<UntypedItem>);
+
+/// An item, read as each kind that it can be of.
+#[derive(Debug)]
+struct UntypedItem {
+    node: DumpedNode,
+    pod: ReadPod,
+    service: DumpedService,
+}
 
 #[derive(Debug)]
 struct ReadPod {
@@ -147,7 +165,9 @@ impl DumpCollector {
     /// nodes and pods.
     pub fn read(&mut self, reader: impl Read) -> Result<(), InputError> {
         self.0.is_dump = false;
+        let items = self.0.items;
         input::read(reader, &mut self.0)?;
+        self.0.lists_pods |= self.0.is_dump && self.0.items == items;
         if self.0.is_dump {
             Ok(())
         } else {
@@ -218,8 +238,12 @@ impl Dump {
             world: World::default(),
             starved: Vec::new(),
             odd: Vec::new(),
+            services: Vec::new(),
+            service_ranges: Vec::new(),
             pending: Vec::new(),
             is_dump: false,
+            lists_pods: false,
+            items: 0,
         }
     }
 
@@ -236,9 +260,29 @@ impl Dump {
         &self.notes
     }
 
+    /// The Services, by name.
+    #[must_use]
+    pub fn services(&self) -> &[DumpedService] {
+        &self.services
+    }
+
+    /// The ranges of Services, by name.
+    #[must_use]
+    pub fn service_ranges(&self) -> &[ServiceRange] {
+        &self.service_ranges
+    }
+
+    /// Returns false if the input had no pod and no empty list that may be one of pods: nothing
+    /// is known about addresses then.
+    #[must_use]
+    pub const fn lists_pods(&self) -> bool {
+        self.lists_pods
+    }
+
     /// Records that the input has a list, even if it is empty.
-    pub(crate) fn note_list(&mut self) {
+    pub(crate) fn note_list(&mut self, kind: &str) {
         self.is_dump = true;
+        self.lists_pods |= kind == "PodList";
     }
 
     /// Adds an item that was decoded as a whole.
@@ -279,6 +323,7 @@ impl Dump {
         if kind.ends_with("List") || !item.items.0.is_empty() {
             return self.add_list(item, kind, whole);
         }
+        self.items += 1;
         if let Some(ObjectSink(sink)) = &mut self.sink {
             if kind.is_empty() || PASSED.contains(&kind) {
                 self.is_dump |= kind.is_empty() || is_dumped(kind);
@@ -306,10 +351,16 @@ impl Dump {
                 self.read_pod(item, &pod.pod);
                 self.push_pod(pod);
             }
+            "Service" => self.services.push(DumpedService::of(item)),
+            "ServiceCIDR" => self.service_ranges.extend(ServiceRange::all_of(item)),
             // The list's kind may come after its items.
             "" => {
                 let node = self.node(item, whole);
-                self.pending.push((node, pod(item)));
+                self.pending.push(UntypedItem {
+                    node,
+                    pod: pod(item),
+                    service: DumpedService::of(item),
+                });
             }
             _ => self.is_dump |= self.records.read(kind, item),
         }
@@ -322,7 +373,7 @@ impl Dump {
         kind: &str,
         whole: impl FnOnce() -> Option<Value>,
     ) {
-        self.note_list();
+        self.note_list(kind);
         let kind = Some(kind).filter(|kind| !kind.is_empty() && *kind != "List");
         if self.keep == DumpScope::Fields {
             for LenientValue(each) in &item.items.0 {
@@ -379,10 +430,11 @@ impl Dump {
 
     /// Adds a list's items without a kind, now that the list's kind is known.
     pub(crate) fn resolve(&mut self, list_kind: &str) {
-        for (node, pod) in std::mem::take(&mut self.pending) {
+        for item in std::mem::take(&mut self.pending) {
             match list_kind {
-                "NodeList" => self.nodes.push(node),
-                "PodList" => self.push_pod(pod),
+                "NodeList" => self.nodes.push(item.node),
+                "PodList" => self.push_pod(item.pod),
+                "ServiceList" => self.services.push(item.service),
                 _ => {}
             }
         }
@@ -454,6 +506,7 @@ impl Dump {
             self.odd.extend(odd);
             self.starved.extend(is_starved.then_some(key));
         }
+        self.lists_pods = true;
         self.world.pods.push(pod);
     }
 
@@ -470,6 +523,10 @@ impl Dump {
         self.starved.dedup();
         self.odd.sort_unstable();
         self.odd.dedup();
+        self.services.sort_unstable();
+        self.services.dedup_by(|a, b| a.name == b.name);
+        self.service_ranges.sort_unstable();
+        self.service_ranges.dedup();
         self.records.settle();
     }
 

@@ -135,7 +135,7 @@ fn finish(fields: Map<String, Value>, has_items: bool, list_kind: Option<&str>, 
         .and_then(Value::as_str)
         .unwrap_or_default();
     if has_items || kind.ends_with("List") {
-        dump.note_list();
+        dump.note_list(kind);
         dump.resolve(kind);
     } else {
         dump.add_value(&Value::Object(fields), list_kind);

@@ -119,6 +119,15 @@ pub(crate) struct ItemSpec<'a> {
     pub(crate) provider_id: Text<'a>,
     #[serde(borrow)]
     pub(crate) taints: LenientList<LenientValue<Taint<'a>>>,
+    /// `Service`.
+    #[serde(borrow, rename = "clusterIP")]
+    pub(crate) cluster_ip: Text<'a>,
+    /// `Service`.
+    #[serde(borrow, rename = "clusterIPs")]
+    pub(crate) cluster_ips: LenientList<Text<'a>>,
+    /// `ServiceCIDR`.
+    #[serde(borrow)]
+    pub(crate) cidrs: LenientList<Text<'a>>,
     /// `CiliumNode`.
     pub(crate) ipam: Value,
     /// `CiliumNode`.

@@ -30,7 +30,8 @@ mod summary;
 mod unread;
 
 pub use dump::{
-    Dump, DumpCollector, DumpScope, DumpedNode, NodeItem, WholeObject, lacks_addresses,
+    Dump, DumpCollector, DumpScope, DumpedNode, DumpedService, NodeItem, ServiceRange, WholeObject,
+    lacks_addresses,
 };
 pub use expected::{ControllerFlags, ExpectationSource, ExpectedBlocks, FlagsError};
 pub use facts::{NamedRange, SharedBlock};

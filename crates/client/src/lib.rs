@@ -31,6 +31,7 @@ mod queue_metrics;
 pub mod reflector;
 mod server;
 mod start_check;
+mod summary;
 mod tokens;
 mod trace;
 

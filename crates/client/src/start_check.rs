@@ -227,6 +227,12 @@ impl Client {
         }
     }
 
+    /// Returns true if the server is podplane's.
+    pub(crate) async fn is_podplane(&self) -> Result<bool, ApiError> {
+        let identity = self.identify().await?;
+        Ok(identity.system == ServerSystem::Podplane)
+    }
+
     /// Asks the server what it is.
     async fn identify(&self) -> Result<ServerIdentity, ApiError> {
         #[derive(Deserialize)]

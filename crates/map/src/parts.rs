@@ -4,7 +4,7 @@ use std::{fmt, net::IpAddr};
 
 use ipnet::IpNet;
 use podplane_ipam::{AddressRange, Claim, Family, parse_cidr};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 /// An invalid fact. The text names the field and its value.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -176,7 +176,7 @@ impl Network {
 }
 
 /// The state of a block, as the block service and `podplane get blocks` have it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum BlockState {
     /// A node has it, and it fits the configuration.

@@ -180,6 +180,15 @@ impl StateCounts {
         in_use.fold(0, |sum, (_, count)| sum.saturating_add(count))
     }
 
+    /// The number of addresses that somebody can have: all but gateways and reserved ones.
+    #[must_use]
+    pub fn usable(&self) -> u128 {
+        let kept = self
+            .of(AddressState::Reserved)
+            .saturating_add(self.of(AddressState::Gateway));
+        self.total().saturating_sub(kept)
+    }
+
     /// The states that occur, with their numbers, the most urgent first.
     pub fn present(&self) -> impl Iterator<Item = (AddressState, u128)> {
         let each = AddressState::ALL.into_iter().zip(self.0);

@@ -36,6 +36,9 @@ const LINE: f64 = 20.0;
 const LEGEND_COLUMNS: usize = 3;
 /// The least size of a cell that has its letter in it.
 const LETTER_SIZE: f64 = 13.0;
+/// The widths of a character of the title and of other text: at least those of common fonts.
+const TITLE_CHARACTER: f64 = 11.5;
+const TEXT_CHARACTER: f64 = 7.2;
 /// The width of a character of a label; monospaced, as the fonts of viewers differ.
 const LABEL_CHARACTER: f64 = 6.1;
 /// The most lines of remarks.
@@ -215,19 +218,27 @@ impl Plan {
         let rows = AddressState::COUNT.div_ceil(LEGEND_COLUMNS);
         let notes_top = legend_top + LINE * (offset(rows) + 1.0);
         let notes = words::notes(scene, MOST_NOTES).len();
-        let column = if beside.is_empty() {
-            0.0
-        } else {
-            MARGIN + BESIDE_WIDTH + 88.0
-        };
+        let columns = scene.beside().iter().map(|view| {
+            let texts = text_width(&words::network(view), TEXT_CHARACTER);
+            right + texts.max(BESIDE_WIDTH) + MARGIN
+        });
+        let lines = words::notes(scene, MOST_NOTES);
+        let lines = lines.iter().map(String::as_str);
+        let scale = words::scale(main_view);
+        let lines = lines.chain([scale.as_str()]).map(|line| {
+            let width = text_width(line, TEXT_CHARACTER);
+            width + 2.0 * MARGIN
+        });
+        let title = text_width(&words::network(main_view), TITLE_CHARACTER) + 2.0 * MARGIN;
+        let widths = columns.chain(lines).chain([title, right]);
         Self {
             main,
             beside,
             left_out,
             legend_top,
             notes_top,
-            // Long lines of text need a minimum.
-            width: (right + column).max(960.0),
+            // The legend needs a minimum.
+            width: widths.fold(960.0, f64::max).ceil(),
             height: notes_top + LINE * offset(notes),
         }
     }
@@ -480,6 +491,11 @@ fn level(view: &View, cell: &Cell) -> u8 {
         }
         _ => FULL,
     }
+}
+
+/// The width of a text as it is written.
+fn text_width(text: &str, character: f64) -> f64 {
+    character * offset(shortened(text).chars().count())
 }
 
 fn shortened(text: &str) -> String {

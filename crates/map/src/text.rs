@@ -1,9 +1,10 @@
 //! A scene as a grid of characters, for terminals of at least 80 by 24: one row is left for the
 //! prompt, or for a status line.
 //!
-//! Each cell of the map is two characters: the letter of its state, and the part of its addresses
-//! in use in eighths. So the picture is complete without colour. `podplane map` prints the grid; a
-//! terminal program draws it and asks [`TextGrid::map_cell`] what is under the cursor.
+//! Each cell of the map is two characters: the letter of its state, and the part of its usable
+//! addresses that is in use, in eighths. So the picture is complete without colour. `podplane map`
+//! prints the grid; a terminal program draws it and asks [`TextGrid::map_cell`] what is under the
+//! cursor.
 
 mod side;
 
@@ -38,7 +39,7 @@ pub struct InvalidTextSize {
     rows: u16,
 }
 
-/// Rows above the map: network and scale.
+/// Rows above the map and its frame: network and scale.
 const HEAD_ROWS: u16 = 2;
 /// Rows of the legend: a third of the states in each column.
 const LEGEND_ROWS: u16 = 4;
@@ -48,10 +49,12 @@ const NOTE_ROWS: u16 = 1;
 const LEAST_MAP_ROWS: u16 = TextSize::MIN.rows - HEAD_ROWS - LEGEND_ROWS - NOTE_ROWS;
 /// Characters of a cell.
 const CELL_WIDTH: u16 = 2;
-/// The least columns beside the map, the gap included.
-const SIDE_COLUMNS: u16 = 16;
-/// Columns between the map and its side.
+/// The width of a side of the frame.
+const FRAME: u16 = 1;
+/// Columns between the frame and the lines beside it.
 const GAP: u16 = 1;
+/// The least columns that are not the map's: a list of blocks has room beside it.
+const SIDE_COLUMNS: u16 = side::LIST_COLUMNS + GAP + 2 * FRAME;
 
 impl TextSize {
     /// The smallest size: 80 columns and 23 rows.
@@ -134,7 +137,37 @@ pub struct TextGrid {
     size: TextSize,
     /// Columns and rows of the map.
     map: (u16, u16),
+    /// The first row of the map.
+    top: u16,
     cells: Vec<TextCell>,
+}
+
+/// The rows of the map and its frame.
+#[derive(Clone, Copy)]
+struct MapRows {
+    /// The first row of cells.
+    top: u16,
+    /// The row below the map, its frame and its side.
+    end: u16,
+}
+
+impl MapRows {
+    /// The frame is without its upper and lower side where they have no room. A small map leaves
+    /// room for the lines beside it.
+    fn new(view: &View, size: TextSize) -> Self {
+        let end = |rows: u16| HEAD_ROWS.saturating_add(rows.max(LEAST_MAP_ROWS));
+        let framed = end(view.height().saturating_add(2 * FRAME));
+        match framed.saturating_add(LEGEND_ROWS + NOTE_ROWS) <= size.rows {
+            true => Self {
+                top: HEAD_ROWS + FRAME,
+                end: framed,
+            },
+            false => Self {
+                top: HEAD_ROWS,
+                end: end(view.height()),
+            },
+        }
+    }
 }
 
 /// A place to write at: a row, and columns from one to before another.
@@ -156,9 +189,11 @@ impl TextGrid {
         };
         let count = usize::from(size.columns) * usize::from(size.rows);
         let main = scene.main();
+        let rows = MapRows::new(main, size);
         let mut grid = Self {
             size,
             map: (main.width(), main.height()),
+            top: rows.top,
             cells: vec![blank; count],
         };
         let bold = TextStyle {
@@ -167,11 +202,11 @@ impl TextGrid {
         };
         grid.write(grid.line(0), &words::network(main), bold);
         grid.write(grid.line(1), &words::scale(main), TextStyle::default());
+        grid.draw_frame();
         grid.draw_map(main);
-        grid.draw_side(scene);
-        let below = map_end(main);
-        grid.draw_legend(below, main.counts());
-        grid.draw_notes(below.saturating_add(LEGEND_ROWS), scene);
+        grid.draw_side(scene, rows.end);
+        grid.draw_legend(rows.end, main.counts());
+        grid.draw_notes(rows.end.saturating_add(LEGEND_ROWS), scene);
         grid
     }
 
@@ -191,7 +226,8 @@ impl TextGrid {
     /// grid, for [`View::at`] and [`View::zoom_in`].
     #[must_use]
     pub fn map_cell(&self, column: u16, row: u16) -> Option<(u16, u16)> {
-        let (x, y) = (column / CELL_WIDTH, row.checked_sub(HEAD_ROWS)?);
+        let x = column.checked_sub(FRAME)? / CELL_WIDTH;
+        let y = row.checked_sub(self.top)?;
         let (width, height) = self.map;
         (x < width && y < height).then_some((x, y))
     }
@@ -202,7 +238,13 @@ impl TextGrid {
     pub fn position_of(&self, x: u16, y: u16) -> Option<(u16, u16)> {
         let (width, height) = self.map;
         let is_inside = x < width && y < height;
-        is_inside.then(|| (x.saturating_mul(CELL_WIDTH), y.saturating_add(HEAD_ROWS)))
+        is_inside.then(|| self.place_of(x, y))
+    }
+
+    /// The column and row at which a cell is drawn.
+    const fn place_of(&self, x: u16, y: u16) -> (u16, u16) {
+        let column = x.saturating_mul(CELL_WIDTH).saturating_add(FRAME);
+        (column, y.saturating_add(self.top))
     }
 
     /// The grid as lines of text. Spaces at the end of lines, and empty lines at the end, are left
@@ -274,9 +316,31 @@ impl TextGrid {
         }
     }
 
+    /// Draws a line around the map: blank cells at its edge are a part of it.
+    fn draw_frame(&mut self) {
+        let (width, height) = self.map;
+        let (right, below) = self.place_of(width, height);
+        let style = TextStyle::default();
+        for row in self.top..below {
+            for column in [0, right] {
+                let symbol = '|';
+                self.put(column, row, TextCell { symbol, style });
+            }
+        }
+        if self.top == HEAD_ROWS {
+            return;
+        }
+        for row in [HEAD_ROWS, below] {
+            for column in 0..=right {
+                let symbol = if column % right == 0 { '+' } else { '-' };
+                self.put(column, row, TextCell { symbol, style });
+            }
+        }
+    }
+
     fn draw_map(&mut self, view: &View) {
         for cell in view.cells() {
-            let (column, row) = (cell.x.saturating_mul(CELL_WIDTH), cell.y + HEAD_ROWS);
+            let (column, row) = self.place_of(cell.x, cell.y);
             let [symbol, fill] = symbols(cell);
             let style = TextStyle {
                 state: Some(cell.dominant),
@@ -292,10 +356,10 @@ impl TextGrid {
     }
 
     /// Lists blocks and addresses where there is room, and the other networks.
-    fn draw_side(&mut self, scene: &Scene<'_>) {
-        let main = scene.main();
-        let from = main.width().saturating_mul(CELL_WIDTH).saturating_add(GAP);
-        let end = map_end(main);
+    fn draw_side(&mut self, scene: &Scene<'_>, end: u16) {
+        let (width, _) = self.map;
+        let (right, _) = self.place_of(width, 0);
+        let from = right.saturating_add(FRAME + GAP);
         let to = self.size.columns;
         let room = side::SideRoom {
             columns: to.saturating_sub(from),
@@ -340,17 +404,12 @@ impl TextGrid {
     }
 }
 
-/// The row below the map and its side. A small map leaves room for the side.
-fn map_end(view: &View) -> u16 {
-    HEAD_ROWS.saturating_add(view.height().max(LEAST_MAP_ROWS))
-}
-
 fn push(text: &mut String, each: fmt::Arguments<'_>) {
     // Writing to a string cannot fail.
     let _ = text.write_fmt(each);
 }
 
-/// The letter of the state, and the part in use of a cell of several addresses.
+/// The letter of the state, and the part in use of a cell of several usable addresses.
 fn symbols(cell: &Cell) -> [char; 2] {
     let fill = match cell.fill() {
         0 => ' ',

@@ -121,10 +121,11 @@ pub struct Cell {
 }
 
 impl Cell {
-    /// The part of its addresses that is in use, in eighths: 0 if none is, 8 if all are.
+    /// The part of its usable addresses that is in use, in eighths: 0 if none is, 8 if all are. The
+    /// gateway and the reserved addresses of a block do not count, so that a full block is full.
     #[must_use]
     pub fn fill(&self) -> u8 {
-        let (used, total) = (self.counts.in_use(), self.counts.total());
+        let (used, total) = (self.counts.in_use(), self.counts.usable());
         if used == 0 || total == 0 {
             return 0;
         }

@@ -27,6 +27,7 @@ use crate::{
     blocks::node_block,
     documents::{BlockRow, ClusterSummary, NetworkRow, NodeRow, PodCounts},
     findings::FindingReport,
+    listing::BlockListing,
     networks,
     node::NodeFacts,
     pod::{PodFacts, key},
@@ -41,6 +42,8 @@ use crate::{
 #[derive(Clone, Debug, Default)]
 pub struct Cluster {
     resource: PodIpResource,
+    /// True if nodes are not kept for the audit.
+    is_unaudited: bool,
     /// By `NAMESPACE/NAME`.
     pods: BTreeMap<Box<str>, PodEntry>,
     /// By name: those with an object, and those that pods are bound to.
@@ -77,7 +80,7 @@ struct PodEntry {
 struct NodeEntry {
     /// `None` if there is no such object.
     facts: Option<NodeFacts>,
-    /// As the audit takes it; `None` if there is no such object.
+    /// As the audit takes it; `None` if there is no such object, or no audit.
     item: Option<NodeItem>,
     /// The number of addresses that its pods hold.
     held: u64,
@@ -95,6 +98,16 @@ impl Cluster {
         Self {
             resource,
             ..Self::default()
+        }
+    }
+
+    /// Creates an empty cluster without [findings](Self::findings): a change of a node costs a
+    /// small part of what it does for the audit.
+    #[must_use]
+    pub fn unaudited(resource: PodIpResource) -> Self {
+        Self {
+            is_unaudited: true,
+            ..Self::new(resource)
         }
     }
 
@@ -166,7 +179,8 @@ impl Cluster {
     pub fn apply_node(&mut self, node: &Node) {
         let facts = NodeFacts::of(node, &self.resource);
         // An object that the API has can be written as JSON.
-        let item = node.to_json().ok().map(|json| NodeItem::of(&json));
+        let json = (!self.is_unaudited).then(|| node.to_json().ok()).flatten();
+        let item = json.map(|json| NodeItem::of(&json));
         let (_, entry) = self.node_entry(node.name());
         entry.item = item;
         let old = entry.facts.replace(facts);
@@ -203,6 +217,13 @@ impl Cluster {
             AddressClaim::new(known.address.parse().ok()?, holder).ok()
         });
         self.held = claims.collect();
+        self.are_blocks_stale = true;
+    }
+
+    /// Replaces the records of blocks by those of a listing, for a client that cannot list records.
+    pub fn set_block_listing(&mut self, listing: &BlockListing) {
+        self.records = listing.records().collect();
+        self.held = listing.claims().collect();
         self.are_blocks_stale = true;
     }
 
@@ -422,6 +443,7 @@ impl Cluster {
         let of_nodes = self.blocks.iter().filter(|block| !reserved(block));
         let of_nodes: Vec<_> = of_nodes.cloned().collect();
         networks::infer_pods(&mut found, &of_nodes);
+        networks::infer_services(&mut found, self.services.values().flatten().copied());
         let addresses = self.node_addresses().into_keys();
         networks::infer_nodes(&mut found, addresses);
         found

@@ -17,6 +17,7 @@ mod cluster;
 mod details;
 mod documents;
 mod findings;
+mod listing;
 mod networks;
 mod node;
 mod pod;
@@ -26,14 +27,15 @@ mod trace;
 mod waiting;
 
 pub use addresses::{AddressPage, AddressRow, HolderRow};
-pub use blocks::node_block;
+pub use blocks::{held_addresses, node_block};
 pub use cluster::Cluster;
 pub use details::{LeaseFileRow, LinkRow, NodeDetails, NodeLocal, RouteRow, SandboxRow};
 pub use documents::{
     BlockRow, ClusterChanges, ClusterSummary, NetworkRow, NodeRow, PodCounts, StreamDocument,
 };
 pub use findings::{CheckRow, Finding, FindingReport, MOST_FINDINGS};
-pub use networks::infer_nodes;
+pub use listing::{BlockListing, HeldAddress, ListedBlock};
+pub use networks::{infer_nodes, infer_services};
 pub use pod::PodFacts;
 pub use query::{AddressQuery, AddressesRequest, MapQuery, MapRequest, QueryError};
 pub use scene::{BlockRef, CellChanges, MapChange, MapScene};

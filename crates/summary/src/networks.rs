@@ -7,8 +7,8 @@ use ipnet::IpNet;
 use podplane_ipam::Family;
 use podplane_map::{Network, NetworkRole, NodeBlock, SpaceParts};
 
-/// The shortest prefix around the nodes' addresses that is taken for their network. A shorter one
-/// says nothing: the nodes are in several networks.
+/// The shortest prefix around the addresses of nodes or Services that is taken for their network. A
+/// shorter one says nothing: they are in several networks.
 const SHORTEST_V4: u8 = 12;
 const SHORTEST_V6: u8 = 32;
 
@@ -28,6 +28,26 @@ pub(crate) fn infer_pods(networks: &mut Vec<Network>, blocks: &[NodeBlock]) {
 /// Adds the network around the nodes' addresses for each family, where it is narrow enough and
 /// apart from all other networks.
 pub fn infer_nodes(networks: &mut Vec<Network>, addresses: impl Iterator<Item = IpAddr>) {
+    let name = "inferred from the nodes' addresses";
+    infer(networks, NetworkRole::Nodes, name, addresses);
+}
+
+/// Adds the network around the addresses of Services for each family, as [`infer_nodes`] does,
+/// where nobody states a service range.
+pub fn infer_services(networks: &mut Vec<Network>, addresses: impl Iterator<Item = IpAddr>) {
+    let is_stated = |one: &Network| one.role() == NetworkRole::Services;
+    if !networks.iter().any(is_stated) {
+        let name = "inferred from the Services' addresses";
+        infer(networks, NetworkRole::Services, name, addresses);
+    }
+}
+
+fn infer(
+    networks: &mut Vec<Network>,
+    role: NetworkRole,
+    name: &str,
+    addresses: impl Iterator<Item = IpAddr>,
+) {
     let addresses: Vec<IpAddr> = addresses.collect();
     for (family, shortest) in [(Family::V4, SHORTEST_V4), (Family::V6, SHORTEST_V6)] {
         let of_family = addresses
@@ -41,8 +61,7 @@ pub fn infer_nodes(networks: &mut Vec<Network>, addresses: impl Iterator<Item = 
             other.contains(&around) || around.contains(&other)
         });
         if is_apart && around.prefix_len() >= shortest {
-            let name = "inferred from the nodes' addresses";
-            networks.extend(Network::new(NetworkRole::Nodes, around, name));
+            networks.extend(Network::new(role, around, name));
         }
     }
 }
@@ -83,5 +102,18 @@ mod tests {
         assert_eq!(inferred(&["192.168.0.0/16"], &nodes), ["fd00::/124"]);
         assert_eq!(inferred(&[], &["10.0.0.1", "192.168.0.1"]), [""; 0]);
         assert_eq!(inferred(&[], &[]), [""; 0]);
+    }
+
+    #[test]
+    fn a_service_range_is_inferred_where_none_is_stated() {
+        let addresses = ["10.96.0.1", "10.96.3.7"].map(|text| text.parse().unwrap());
+        let mut networks = Vec::new();
+        infer_services(&mut networks, addresses.into_iter());
+        let found: Vec<_> = networks.iter().map(|one| one.cidr().to_string()).collect();
+        assert_eq!(found, ["10.96.0.0/22"]);
+        let stated = Network::parse(NetworkRole::Services, "10.0.0.0/16", "").unwrap();
+        let mut networks = vec![stated];
+        infer_services(&mut networks, addresses.into_iter());
+        assert_eq!(networks.len(), 1);
     }
 }

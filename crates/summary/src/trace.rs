@@ -4,12 +4,12 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 
 use podplane_api::jiff::Timestamp;
 use podplane_proto::trace::{Span, Trace};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 const NANOS: f64 = 1e9;
 
 /// A span.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct SpanRow {
     /// The step.
@@ -31,7 +31,7 @@ pub struct SpanRow {
 }
 
 /// The spans of a pod's creation and deletion.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct TraceRow {
     /// The spans, each before its parts, which are in the order of their starts.

@@ -9,10 +9,10 @@ use std::sync::Arc;
 
 use crossterm::event::KeyEvent;
 use podplane_api::jiff::Timestamp;
-use podplane_map::{AddressSpace, MapTarget, NodeBlock, TextSize};
+use podplane_map::{AddressSpace, MapTarget, TextSize};
 
 use crate::{
-    cluster::{Change, Cluster, Health, Source, SourceFailure},
+    cluster::{BlockRecords, Change, Cluster, Health, Source, SourceFailure},
     command::Command,
     facts::{EventFact, NodeFact, PodFact},
     map::MapScreen,
@@ -44,11 +44,13 @@ pub enum Message {
     /// Events changed.
     Events(Change<EventFact>),
     /// The records of blocks; `None` if the cluster keeps none.
-    Blocks(Result<Option<Vec<NodeBlock>>, SourceFailure>),
+    Blocks(Result<Option<BlockRecords>, SourceFailure>),
     /// The networks of the map changed, or are not known.
     Networks(Result<(), SourceFailure>),
     /// The address space of the map.
     Space(Arc<AddressSpace>),
+    /// The only namespace that is read does not exist.
+    NamespaceMissing,
     /// A page has been loaded.
     Loaded(Detail, Result<String, String>),
     /// A key was pressed.
@@ -111,16 +113,27 @@ pub struct App {
     pub(crate) server: String,
     /// True for an address space that does not change, of which nothing but the map is known.
     pub(crate) is_fixed: bool,
+    /// The only namespace whose pods and events are read; `None` for all.
+    pub(crate) namespace: Option<String>,
+    /// True if there is no such namespace, as far as is known.
+    pub(crate) lacks_namespace: bool,
     effects: Vec<Effect>,
 }
 
 impl App {
-    /// The program with a view, and what is to be done at its beginning. `server` is the name of
-    /// the cluster or of its server.
-    pub fn new(view: View, server: &str, size: (u16, u16), now: Timestamp) -> (Self, Vec<Effect>) {
+    /// The program with a view, and what is to be done at its beginning. `namespace` is the only
+    /// one whose pods and events are read; `server` is the name of the cluster or of its server.
+    pub fn new(
+        view: View,
+        namespace: Option<String>,
+        server: &str,
+        size: (u16, u16),
+        now: Timestamp,
+    ) -> (Self, Vec<Effect>) {
         let mut app = Self::empty(server, size, now);
+        app.namespace = namespace;
         app.follow(&[Source::Nodes, Source::Pods]);
-        app.show(view, Scope::All);
+        app.show(view, app.whole());
         let effects = app.settle();
         (app, effects)
     }
@@ -151,6 +164,8 @@ impl App {
             size,
             server: server.to_owned(),
             is_fixed: false,
+            namespace: None,
+            lacks_namespace: false,
             effects: Vec::new(),
         }
     }
@@ -170,6 +185,7 @@ impl App {
             Message::Events(change) => self.cluster.change_events(change, self.now),
             Message::Blocks(blocks) => self.cluster.set_blocks(blocks, self.now),
             Message::Networks(change) => self.cluster.change_networks(change, self.now),
+            Message::NamespaceMissing => self.lacks_namespace = true,
             Message::Space(space) => self.space.set(space, self.now),
             Message::Loaded(detail, answer) => self.set_page(&detail, answer),
             Message::Key(key) => self.press(key),
@@ -235,10 +251,20 @@ impl App {
         }
     }
 
-    /// Shows a view in place of everything.
+    /// Everything that is read.
+    fn whole(&self) -> Scope {
+        self.namespace.clone().map_or(Scope::All, Scope::Namespace)
+    }
+
+    /// Shows a view in place of everything; the map over the table that was shown, so that Esc goes
+    /// back to it.
     fn show(&mut self, view: View, scope: Scope) {
         if self.is_known(view) {
-            self.stack.clear();
+            let is_table = |screen: &Screen| matches!(screen, Screen::Table(_));
+            let tables = self.stack.iter().filter(|screen| is_table(screen)).count();
+            let kept = if view == View::Map { tables.min(1) } else { 0 };
+            self.stack.retain(is_table);
+            self.stack.drain(..tables - kept);
             self.open(view, scope);
         }
     }
@@ -304,9 +330,13 @@ impl App {
             Ok(None) => {}
             Ok(Some(Command::Quit)) => self.effects.push(Effect::Quit),
             Ok(Some(Command::Help)) => self.open_help(),
-            Ok(Some(Command::Show { view, namespace })) => {
-                self.show(view, namespace.map_or(Scope::All, Scope::Namespace));
-            }
+            Ok(Some(Command::Show { view, namespace })) => match (&self.namespace, namespace) {
+                (Some(only), Some(other)) if *only != other => {
+                    self.notice = Some(format!("only namespace {only} is read: see --namespace"));
+                }
+                (_, Some(namespace)) => self.show(view, Scope::Namespace(namespace)),
+                (_, None) => self.show(view, self.whole()),
+            },
             Err(error) => self.notice = Some(error.to_string()),
         }
     }

@@ -2,11 +2,14 @@
 
 use std::{
     collections::{BTreeMap, HashMap},
+    net::IpAddr,
     sync::Arc,
 };
 
 use podplane_api::{ObjectKey, jiff::Timestamp};
+use podplane_client::BlockList;
 use podplane_map::NodeBlock;
+use podplane_summary::{BlockListing, held_addresses, node_block};
 
 use crate::facts::{EventFact, Fact, NodeFact, PodFact};
 
@@ -177,16 +180,48 @@ pub(crate) struct Cluster {
     pub(crate) nodes: Objects<NodeFact>,
     pub(crate) pods: Objects<PodFact>,
     pub(crate) events: Objects<EventFact>,
-    pub(crate) blocks: BlockRecords,
+    pub(crate) blocks: BlockObjects,
     networks: NetworkState,
     loads: HashMap<String, NodeLoad>,
+    /// True once the server has answered.
+    was_connected: bool,
 }
 
-/// The records of node blocks.
+/// The records of node blocks, as a server lists them.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct BlockRecords {
+    /// The blocks.
+    pub blocks: Vec<NodeBlock>,
+    /// The last known addresses of the sandboxes in held blocks.
+    pub held: Vec<IpAddr>,
+}
+
+impl BlockRecords {
+    /// Those of a server's summary, which leaves the blocks of nodes to the Node objects.
+    #[must_use]
+    pub fn of_listing(listing: &BlockListing) -> Self {
+        Self {
+            blocks: listing.records().collect(),
+            held: listing.held.iter().map(|held| held.ip).collect(),
+        }
+    }
+
+    /// The records that can be read.
+    #[must_use]
+    pub fn of(list: &BlockList) -> Self {
+        let records = list.blocks.iter();
+        Self {
+            held: records.clone().flat_map(held_addresses).collect(),
+            blocks: records.filter_map(node_block).collect(),
+        }
+    }
+}
+
+/// The state of the records of node blocks.
 #[derive(Debug, Default)]
-pub(crate) struct BlockRecords {
+pub(crate) struct BlockObjects {
     /// `None` for a cluster that keeps none, and while they are not known.
-    pub(crate) records: Option<Vec<NodeBlock>>,
+    pub(crate) records: Option<BlockRecords>,
     health: Health,
     version: u64,
 }
@@ -209,6 +244,7 @@ impl Cluster {
 
     pub(crate) fn change_nodes(&mut self, change: Change<NodeFact>, now: Timestamp) {
         self.nodes.apply(change, now, |_, _| {});
+        self.note_connection();
     }
 
     pub(crate) fn change_pods(&mut self, change: Change<PodFact>, now: Timestamp) {
@@ -222,15 +258,17 @@ impl Cluster {
                 count(loads, pod, is_new);
             }
         });
+        self.note_connection();
     }
 
     pub(crate) fn change_events(&mut self, change: Change<EventFact>, now: Timestamp) {
         self.events.apply(change, now, |_, _| {});
+        self.note_connection();
     }
 
     pub(crate) fn set_blocks(
         &mut self,
-        blocks: Result<Option<Vec<NodeBlock>>, SourceFailure>,
+        blocks: Result<Option<BlockRecords>, SourceFailure>,
         now: Timestamp,
     ) {
         match blocks {
@@ -243,6 +281,7 @@ impl Cluster {
             }
             Err(failure) => self.blocks.health.fail(failure, now),
         }
+        self.note_connection();
     }
 
     /// Takes in that networks changed.
@@ -254,6 +293,18 @@ impl Cluster {
             }
             Err(failure) => self.networks.health.fail(failure, now),
         }
+        self.note_connection();
+    }
+
+    fn note_connection(&mut self) {
+        let is_answer = |health: &Health| matches!(health, Health::Live | Health::Denied { .. });
+        let mut sources = Source::ALL.into_iter();
+        self.was_connected |= sources.any(|source| is_answer(self.health(source)));
+    }
+
+    /// Returns true once the server has answered.
+    pub(crate) const fn was_connected(&self) -> bool {
+        self.was_connected
     }
 
     pub(crate) fn health(&self, source: Source) -> &Health {

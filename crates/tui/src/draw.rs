@@ -17,6 +17,7 @@ use crate::{
     app::{App, FOOT, PAGE_HEAD, PromptKind, Screen, TABLE_HEAD},
     page::Page,
     row::Tone,
+    scope::Scope,
     theme::Theme,
 };
 
@@ -24,7 +25,7 @@ use crate::{
 const KEYS: &str =
     "1 nodes 2 pods 3 waiting 4 blocks 5 events 6 map  /filter  :view  ? help  q quit";
 const TABLE_KEYS: &str = "Enter open  d describe  t trace  x explain  y yaml";
-const PAGE_KEYS: &str = "Up Down scroll  d describe  t trace  x explain  y yaml  r again  Esc back";
+const PAGE_KEYS: &str = "arrows scroll  d describe  t trace  x explain  y yaml  r again  Esc back";
 
 /// Draws the program.
 pub fn draw(app: &App, frame: &mut Frame<'_>, theme: Theme) {
@@ -42,7 +43,17 @@ pub fn draw(app: &App, frame: &mut Frame<'_>, theme: Theme) {
                 true => format!("{all}"),
                 false => format!("{matching} of {all}"),
             };
-            let title = format!("{} ({}) {count}{filter}", list.name(), list.scope());
+            let scope = match list.scope() {
+                Scope::Namespace(_) if !list.is_namespaced() => {
+                    format!("pods of {}", list.scope())
+                }
+                scope => scope.to_string(),
+            };
+            let order = list.hidden_order(area.width);
+            let order = order
+                .map(|(column, is_reverse)| format!("  by {column}{}", table::arrow(is_reverse)));
+            let order = order.unwrap_or_default();
+            let title = format!("{} ({scope}) {count}{filter}{order}", list.name());
             let actions = format!("{TABLE_KEYS}  sort {}", list.sort_keys());
             draw_head(app, head, buffer, theme, [title.as_str(), KEYS, &actions]);
             table::draw(app, list.as_ref(), body, buffer, theme);
@@ -92,9 +103,13 @@ fn draw_state(app: &App, area: Rect, buffer: &mut Buffer, theme: Theme) {
     let (state, tone) = match app.lost() {
         Some((since, _)) => {
             let ago = age::between(since, app.now);
-            (format!("CONNECTION LOST {ago} ago"), Tone::Bad)
+            match app.cluster.was_connected() {
+                true => (format!("CONNECTION LOST {ago} ago"), Tone::Bad),
+                false => (format!("NOT CONNECTED for {ago}"), Tone::Bad),
+            }
         }
         None if app.is_fixed => ("not live".to_owned(), Tone::Plain),
+        None if !app.cluster.was_connected() => ("connecting".to_owned(), Tone::Plain),
         None => ("live".to_owned(), Tone::Good),
     };
     let server = printable::line(&app.server).into_owned();
@@ -149,11 +164,11 @@ fn draw_foot(app: &App, area: Rect, buffer: &mut Buffer, theme: Theme, note: Opt
     }
     let lost = app.lost().map(|(since, error)| {
         let error = error.lines().next().unwrap_or_default();
-        format!("no connection since {since:.0}: {error}")
+        format!("no connection to {} since {since:.0}: {error}", app.server)
     });
     match (&app.notice, lost, note) {
-        (Some(notice), ..) => write(buffer, area, notice, theme.title()),
-        (None, Some(lost), _) => write(buffer, area, &lost, theme.tone(Tone::Bad)),
+        (Some(notice), ..) => write_up(buffer, area, notice, theme.title()),
+        (None, Some(lost), _) => write_up(buffer, area, &lost, theme.tone(Tone::Bad)),
         (None, None, Some(note)) => write(buffer, area, &note, theme.hint()),
         (None, None, None) => {}
     }
@@ -166,11 +181,43 @@ fn draw_page(app: &App, page: &Page, area: Rect, buffer: &mut Buffer, theme: The
     };
     match page.lines(app.page_height()) {
         None => write(buffer, area, "loading", theme.hint()),
+        // A message is one long line; it does not scroll, so that all of it is read.
+        Some(lines) if page.is_error() => {
+            let lines = lines.flat_map(|line| table::textwrap(line, area.width));
+            for (row, line) in area.rows().zip(lines) {
+                write(buffer, row, &line, style);
+            }
+        }
         Some(lines) => {
             for (row, line) in area.rows().zip(lines) {
                 write(buffer, row, line, style);
             }
         }
+    }
+}
+
+/// The most rows of a message at the foot.
+const MOST_FOOT: u16 = 4;
+
+/// Writes a message into the last row of the screen; a longer one also into the rows above it.
+fn write_up(buffer: &mut Buffer, area: Rect, text: &str, style: Style) {
+    let text = printable::line(text);
+    let lines = table::textwrap(&text, area.width);
+    let rows = u16::try_from(lines.len()).unwrap_or(MOST_FOOT);
+    let rows = rows.clamp(1, MOST_FOOT).min(area.y.saturating_add(1));
+    let top = Rect {
+        y: (area.y + 1).saturating_sub(rows),
+        height: rows,
+        ..area
+    };
+    let last = usize::from(rows - 1);
+    let rest = lines.get(last..).unwrap_or_default().join(" ");
+    let shown = lines.iter().take(last).chain([&rest]);
+    let blank = " ".repeat(area.width.into());
+    for (row, line) in top.rows().zip(shown) {
+        buffer.set_style(row, Style::reset());
+        write(buffer, row, &blank, Style::new());
+        write(buffer, row, line, style);
     }
 }
 

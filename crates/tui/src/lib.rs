@@ -34,7 +34,7 @@ mod view;
 mod tests;
 
 pub use app::{App, Effect, Message};
-pub use cluster::{Change, Source, SourceFailure};
+pub use cluster::{BlockRecords, Change, Source, SourceFailure};
 pub use draw::draw;
 pub use facts::{EventFact, NodeFact, PodFact};
 pub use page::{Detail, DetailKind};

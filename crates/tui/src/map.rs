@@ -135,6 +135,12 @@ impl MapScreen {
         self.place = self.place(space).map(|place| Place { prefix, ..place });
     }
 
+    /// Returns true if it shows a part of a network.
+    pub(crate) fn is_part(&self, space: &AddressSpace) -> bool {
+        let place = self.place(space);
+        place.is_some_and(|place| place.prefix != place.network.cidr())
+    }
+
     /// Shows all of the next network.
     pub(crate) fn next_network(&mut self, space: &AddressSpace) {
         let Some(shown) = self.place(space) else {

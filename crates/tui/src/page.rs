@@ -95,6 +95,9 @@ impl Page {
     /// Shows the answer. What scrolled stays where it was, as far as there are lines.
     pub(crate) fn set(&mut self, answer: Result<&str, &str>) {
         self.is_error = answer.is_err();
+        if self.is_error {
+            (self.top, self.left) = (0, 0);
+        }
         let (Ok(text) | Err(text)) = answer;
         let text = printable::lines(text);
         let lines: Vec<_> = text.lines().map(str::to_owned).collect();
@@ -125,7 +128,11 @@ impl Page {
         self.top = self.top.saturating_add_signed(lines).min(most);
     }
 
+    /// Does nothing for an error, which is wrapped.
     pub(crate) fn scroll_sideways(&mut self, columns: isize) {
+        if self.is_error {
+            return;
+        }
         let lines = self.lines.iter().flatten();
         let longest = lines.map(|line| line.chars().count()).max().unwrap_or(0);
         let most = longest.saturating_sub(1);

@@ -119,6 +119,10 @@ pub(crate) trait Row: Sized + 'static {
     const NAME: &'static str;
     /// The word for a row, such as `pod`.
     const NOUN: &'static str;
+    /// The text in place of rows where there are none.
+    const NOTHING: &'static str;
+    /// True if a namespace selects rows.
+    const IS_NAMESPACED: bool;
     /// The sources that it needs, the most important first.
     const SOURCES: &'static [Source];
     /// The columns. Their sort keys are unique in the view.

@@ -99,9 +99,18 @@ pub async fn run<D: Details>(settings: TopSettings, details: D) -> Result<Ended,
         theme,
     } = settings;
     let (sender, messages) = unbounded_channel();
-    let sources = Sources::new(client, namespace, resource, &cluster_cidrs, sender.clone());
-    let (mut app, effects) = App::new(view, &server, Screen::size()?, clock::timestamp());
+    let sources = Sources::new(
+        client,
+        namespace.clone(),
+        resource,
+        &cluster_cidrs,
+        sender.clone(),
+    );
+    let size = Screen::size()?;
+    let (mut app, effects) = App::new(view, namespace, &server, size, clock::timestamp());
     app.start_with(part);
+    let mut tasks = JoinSet::new();
+    task::spawn(&mut tasks, sources.clone().check_namespace());
     let mut program = Program {
         app,
         screen,
@@ -111,7 +120,7 @@ pub async fn run<D: Details>(settings: TopSettings, details: D) -> Result<Ended,
             details: Arc::new(details),
             sender,
         }),
-        tasks: JoinSet::new(),
+        tasks,
     };
     match program.carry_out(effects)? {
         Some(ended) => Ok(ended),

@@ -9,7 +9,7 @@ use std::{
 use ipnet::IpNet;
 use podplane_api::{
     Object, ObjectKey,
-    core::{Event, Node, Pod, Service},
+    core::{Event, Namespace, Node, Pod, Service},
     networking::{ClusterCIDR, ServiceCIDR},
     pod_ips::PodIpResource,
 };
@@ -19,12 +19,12 @@ use podplane_client::{
 };
 use podplane_host::clock;
 use podplane_map::AddressSpace;
-use podplane_summary::{Cluster as Summary, node_block};
+use podplane_summary::{BlockListing, Cluster as Summary};
 use tokio::sync::{Notify, mpsc::UnboundedSender};
 
 use crate::{
     app::Message,
-    cluster::{Change, Source, SourceFailure},
+    cluster::{BlockRecords, Change, Source, SourceFailure},
     facts::{EventFact, Fact, NodeFact, PodFact},
 };
 
@@ -55,7 +55,7 @@ impl Sources {
         cluster_cidrs: &[IpNet],
         messages: UnboundedSender<Message>,
     ) -> Self {
-        let mut summary = Summary::new(resource.clone());
+        let mut summary = Summary::unaudited(resource.clone());
         summary.set_cluster_cidrs(cluster_cidrs);
         Self {
             client,
@@ -75,6 +75,18 @@ impl Sources {
             Source::Events => self.follow_events().await,
             Source::Blocks => self.follow_blocks().await,
             Source::Networks => self.follow_networks().await,
+        }
+    }
+
+    /// Says so if there is no such namespace: its lists would be empty like those of any other.
+    /// Without an answer, or the right to it, nothing is said.
+    pub(crate) async fn check_namespace(self) {
+        if self.namespace.is_empty() {
+            return;
+        }
+        let found = self.client.all::<Namespace>().get(&self.namespace).await;
+        if found.is_err_and(|error| error.is_not_found()) {
+            self.send(Message::NamespaceMissing);
         }
     }
 
@@ -132,18 +144,21 @@ impl Sources {
     }
 
     async fn follow_blocks(self) {
+        // Another server than podplane's has no listing.
+        let mut is_podplane = true;
         loop {
             let blocks = match self.client.blocks().list().await {
                 Ok(list) => {
-                    let mut summary = self.summary();
-                    summary.set_blocks(&list.blocks);
-                    if !self.has_stated_ranges {
-                        summary.set_cluster_cidrs(&list.cluster_cidrs);
-                    }
-                    drop(summary);
-                    Ok(Some(list.blocks.iter().filter_map(node_block).collect()))
+                    self.summary().set_blocks(&list.blocks);
+                    self.set_server_ranges(&list.cluster_cidrs);
+                    Ok(Some(BlockRecords::of(&list)))
                 }
-                // Kubernetes without the definition of NodeBlocks.
+                // Kubernetes without the definition of NodeBlocks, or podplane over REST.
+                Err(error) if is_unserved_kind(&error) && is_podplane => {
+                    let listed = self.listed_blocks().await;
+                    is_podplane = !matches!(listed, Ok(None));
+                    listed.map_err(|error| failure(&error))
+                }
                 Err(error) if is_unserved_kind(&error) => Ok(None),
                 Err(error) => Err(failure(&error)),
             };
@@ -156,6 +171,27 @@ impl Sources {
                 false => BLOCKS_INTERVAL,
             })
             .await;
+        }
+    }
+
+    /// The blocks of the summary of podplane's server; `None` if the server is another one.
+    async fn listed_blocks(&self) -> Result<Option<BlockRecords>, ApiError> {
+        let listed = self.client.summary::<BlockListing>("blocks").await;
+        let listing = match listed {
+            Ok(Some(listing)) => listing,
+            // An older server does not have it.
+            Err(error) if error.is_not_found() => return Ok(None),
+            Ok(None) => return Ok(None),
+            Err(error) => return Err(error),
+        };
+        self.summary().set_block_listing(&listing);
+        self.set_server_ranges(&listing.cluster_cidrs);
+        Ok(Some(BlockRecords::of_listing(&listing)))
+    }
+
+    fn set_server_ranges(&self, ranges: &[IpNet]) {
+        if !self.has_stated_ranges {
+            self.summary().set_cluster_cidrs(ranges);
         }
     }
 

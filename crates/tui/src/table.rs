@@ -17,6 +17,10 @@ pub(crate) trait Table {
     /// The name of the view.
     fn name(&self) -> &'static str;
     fn noun(&self) -> &'static str;
+    /// The text in place of rows where there are none.
+    fn nothing(&self) -> &'static str;
+    /// Returns true if a namespace selects rows.
+    fn is_namespaced(&self) -> bool;
     fn sources(&self) -> &'static [Source];
     fn scope(&self) -> &Scope;
     fn filter(&self) -> &Filter;
@@ -26,6 +30,8 @@ pub(crate) trait Table {
     fn sort_by(&mut self, key: char) -> bool;
     /// The keys that sort, in the order of the columns.
     fn sort_keys(&self) -> String;
+    /// The column that sorts, if it has no room, and whether it does so in reverse.
+    fn hidden_order(&self, width: u16) -> Option<(&'static str, bool)>;
     /// Makes the rows anew if the objects have changed, or the filter or the order.
     fn refresh(&mut self, cluster: &Cluster, now: Timestamp);
     /// Moves the selection by rows, and keeps it within `height` rows on the screen.
@@ -122,6 +128,14 @@ impl<R: Row> Table for RowTable<R> {
         R::NOUN
     }
 
+    fn nothing(&self) -> &'static str {
+        R::NOTHING
+    }
+
+    fn is_namespaced(&self) -> bool {
+        R::IS_NAMESPACED
+    }
+
     fn sources(&self) -> &'static [Source] {
         R::SOURCES
     }
@@ -152,6 +166,14 @@ impl<R: Row> Table for RowTable<R> {
 
     fn sort_keys(&self) -> String {
         R::COLUMNS.iter().map(|column| column.sort_key).collect()
+    }
+
+    fn hidden_order(&self, width: u16) -> Option<(&'static str, bool)> {
+        let (sorted, is_reverse) = self.sorted_by;
+        let shown = shown_columns(R::COLUMNS, width);
+        let is_shown = shown.iter().any(|(index, _)| *index == sorted);
+        let column = R::COLUMNS.get(sorted).filter(|_| !is_shown)?;
+        Some((column.title, is_reverse))
     }
 
     fn refresh(&mut self, cluster: &Cluster, now: Timestamp) {

@@ -16,8 +16,8 @@ use ratatui::{Terminal, backend::TestBackend};
 use serde_json::{Value, json};
 
 use crate::{
-    App, Change, Effect, EventFact, Message, NodeFact, PodFact, Source, SourceFailure, Theme, View,
-    draw,
+    App, BlockRecords, Change, Effect, EventFact, Message, NodeFact, PodFact, Source,
+    SourceFailure, Theme, View, draw,
 };
 
 /// The time on the clock of these tests.
@@ -90,7 +90,13 @@ pub(crate) struct Fixture {
 
 impl Fixture {
     pub(crate) fn new(view: View, columns: u16, rows: u16) -> Self {
-        let (app, effects) = App::new(view, "unix:/run/apiserver.sock", (columns, rows), now());
+        Self::of_namespace(None, view, columns, rows)
+    }
+
+    fn of_namespace(namespace: Option<&str>, view: View, columns: u16, rows: u16) -> Self {
+        let namespace = namespace.map(str::to_owned);
+        let server = "unix:/run/apiserver.sock";
+        let (app, effects) = App::new(view, namespace, server, (columns, rows), now());
         Self {
             effects,
             ..Self::of_app(app, columns, rows)
@@ -279,7 +285,10 @@ fn a_lost_connection_is_shown_with_its_age_until_it_is_back() {
     top.wait(5);
     let screen = top.screen();
     assert!(screen.contains("CONNECTION LOST 10s ago"), "{screen}");
-    assert!(screen.contains("no connection since 2026-01-01T00:10:00Z: connection refused"));
+    let why = screen.lines().rev().take(2).collect::<Vec<_>>();
+    let why = format!("{} {}", why[1], why[0]);
+    let want = "no connection to unix:/run/apiserver.sock since 2026-01-01T00:10:00Z: connection";
+    assert!(why.contains(want) && why.contains("refused"), "{screen}");
     assert!(screen.contains("node-0"), "what was known stays");
     top.send(Message::Nodes(Change::Resumed));
     let screen = top.screen();
@@ -327,6 +336,9 @@ fn commands_switch_views_and_say_what_is_wrong() {
     assert!(top.screen().ends_with(":po default"));
     top.press(KeyCode::Enter);
     assert!(top.screen().starts_with("pods (namespace default) 8"));
+    top.keys(":po empty");
+    top.press(KeyCode::Enter);
+    assert!(top.screen().contains("no pods in namespace empty"));
     top.keys(":sheep");
     top.press(KeyCode::Enter);
     assert!(top.screen().contains("unknown view `sheep`"));
@@ -341,6 +353,98 @@ fn commands_switch_views_and_say_what_is_wrong() {
     top.keys(":q");
     top.press(KeyCode::Enter);
     assert_eq!(top.effects.pop(), Some(Effect::Quit));
+}
+
+#[test]
+fn the_only_namespace_is_named_and_may_be_missing() {
+    let mut top = Fixture::of_namespace(Some("shop"), View::Pods, 80, 24);
+    assert!(top.screen().contains("loading pods from unix:/run/"));
+    top.send(Message::Pods(Change::Listed(Vec::new())));
+    let screen = top.screen();
+    assert!(screen.starts_with("pods (namespace shop) 0 "), "{screen}");
+    assert!(screen.contains("no pods in namespace shop"), "{screen}");
+    top.send(Message::NamespaceMissing);
+    let screen = top.screen();
+    assert!(screen.contains("namespace shop does not exist"), "{screen}");
+    top.keys("1");
+    let screen = top.screen();
+    assert!(
+        screen.starts_with("nodes (pods of namespace shop) 0"),
+        "{screen}"
+    );
+    top.keys(":pods other");
+    top.press(KeyCode::Enter);
+    assert!(top.screen().contains("only namespace shop is read"));
+}
+
+#[test]
+fn a_server_that_never_answered_is_not_live() {
+    let mut top = Fixture::new(View::Nodes, 80, 24);
+    let first = |top: &mut Fixture| top.screen().lines().next().unwrap().to_owned();
+    assert!(first(&mut top).ends_with("unix:/run/apiserver.sock connecting"));
+    top.send(Message::Nodes(Change::Failed(SourceFailure {
+        message: "connection refused".into(),
+        is_denied: false,
+    })));
+    top.wait(3);
+    let line = first(&mut top);
+    assert!(line.ends_with("NOT CONNECTED for 3s"), "{line}");
+}
+
+#[test]
+fn a_long_error_is_shown_as_a_whole() {
+    let mut top = Fixture::with_cluster(View::Pods, 60, 24);
+    top.keys("t");
+    let Some(Effect::Load(detail)) = top.effects.pop() else {
+        panic!("{:?}", top.effects);
+    };
+    let words: Vec<String> = (0..40).map(|n| format!("word{n}")).collect();
+    top.send(Message::Loaded(detail, Err(words.join(" "))));
+    let screen = top.screen();
+    assert!(
+        words.iter().all(|word| screen.contains(word.as_str())),
+        "{screen}"
+    );
+    top.press(KeyCode::Esc);
+    let message = words.get(..20).unwrap().join(" ");
+    top.send(Message::Nodes(Change::Failed(SourceFailure {
+        message,
+        is_denied: false,
+    })));
+    let screen = top.screen();
+    assert!(
+        screen.contains("word0") && screen.contains("word19"),
+        "{screen}"
+    );
+}
+
+#[test]
+fn narrow_terminals_keep_names_and_the_order() {
+    let mut top = Fixture::with_cluster(View::Nodes, 40, 24);
+    for (columns, hidden) in [
+        (77, "AGE"),
+        (70, "FILL"),
+        (60, "PODS"),
+        (55, "ORPH"),
+        (40, "BLOCKS"),
+    ] {
+        top.resize(columns, 24);
+        let screen = top.screen();
+        let head = screen.lines().nth(3).unwrap();
+        assert!(
+            head.starts_with("NAME↑") && head.contains("USED"),
+            "{screen}"
+        );
+        assert!(!head.contains(hidden), "{columns}: {screen}");
+        assert!(screen.contains("node-0"), "{screen}");
+    }
+    top.keys("A");
+    assert!(top.screen().starts_with("nodes (all) 3  by AGE↑"));
+    // The title has the whole width of its column.
+    top.resize(60, 24);
+    top.keys("2M");
+    let screen = top.screen();
+    assert!(screen.lines().nth(3).unwrap().contains('↓'), "{screen}");
 }
 
 #[test]
@@ -393,13 +497,31 @@ fn blocks_count_the_addresses_of_their_pods() {
         block("10.244.0.8/29", BlockState::Assigned, Some("node-1")),
         block("10.244.0.24/29", BlockState::Held, Some("gone")).with_details("held by i since t"),
     ];
-    top.send(Message::Blocks(Ok(Some(records))));
+    top.send(Message::Blocks(Ok(Some(BlockRecords {
+        blocks: records,
+        // The first is also that of a pod.
+        held: ["10.244.0.2", "10.244.0.26", "10.244.0.27"]
+            .map(|ip| ip.parse().unwrap())
+            .into(),
+    }))));
     let screen = top.screen();
     let row = |name: &str| screen.lines().find(|line| line.starts_with(name)).unwrap();
     assert!(row("10.244.0.0/29").contains("assigned") && row("10.244.0.0/29").contains("#"));
     // node-2 has a block that no record has.
     assert!(row("10.244.0.16/29").contains("node-2"));
     assert!(row("10.244.0.24/29").contains("held") && row("10.244.0.24/29").contains("held by i"));
+    let words = |name: &str| {
+        row(name)
+            .split_whitespace()
+            .map(str::to_owned)
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(
+        words("10.244.0.24/29")[3],
+        "2",
+        "as last reported: {screen}"
+    );
+    assert_eq!(words("10.244.0.0/29")[3], "5", "{screen}");
     top.press(KeyCode::Enter);
     assert!(top.screen().starts_with("pods (in 10.244.0.0/29) 5"));
 }

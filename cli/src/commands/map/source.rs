@@ -21,8 +21,8 @@ use crate::{
 /// The flags that name the source of a map.
 #[derive(Clone, Debug, Default, clap::Args)]
 pub(crate) struct SourceArgs {
-    /// Show these dumps of `kubectl get nodes,pods -A` as JSON or YAML, gzipped or not; - for
-    /// standard input; may be repeated
+    /// Show these dumps of `kubectl get nodes,pods,services -A` as JSON or YAML, gzipped or not; -
+    /// for standard input; may be repeated
     #[arg(long, value_name = "DUMP", conflicts_with = ANY_CLUSTER)]
     from: Vec<PathBuf>,
 
@@ -35,7 +35,13 @@ pub(crate) struct SourceArgs {
     recording: Option<PathBuf>,
 
     /// Show the recording as it was SECONDS after its beginning, such as 12.5 [default: its end]
-    #[arg(long, value_name = "SECONDS", requires = "recording", value_parser = seconds)]
+    #[arg(
+        long,
+        value_name = "SECONDS",
+        requires = "recording",
+        value_parser = seconds,
+        allow_negative_numbers = true
+    )]
     at: Option<f64>,
 
     /// Show this range as the network of pods; for dual stack one IPv4 and one IPv6 range [default:
@@ -44,7 +50,7 @@ pub(crate) struct SourceArgs {
     cluster_cidr: Vec<IpNet>,
 
     /// Show this service range; for dual stack one IPv4 and one IPv6 range [default: that of the
-    /// cluster's objects]
+    /// cluster's objects, else the smallest range around the addresses of Services]
     #[arg(
         long,
         visible_alias = "service-cluster-ip-range",
@@ -194,6 +200,7 @@ mod tests {
         for (line, want) in [
             ("test --at 3", "--recording"),
             ("test --recording a --at=-1", "want a number of seconds"),
+            ("test --recording a --at -1", "want a number of seconds"),
             ("test --recording a --at nan", "want a number of seconds"),
             ("test --from a --kubeconfig b", "cannot be used with"),
             ("test --from a --recording b", "cannot be used with"),

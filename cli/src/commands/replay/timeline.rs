@@ -2,14 +2,14 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    sync::{Arc, Mutex, PoisonError},
+    sync::{Arc, Mutex, OnceLock, PoisonError},
 };
 
 use ipnet::IpNet;
 use jiff::{SignedDuration, Timestamp};
 use podplane_api::{
     Object as _,
-    core::{Node, Pod},
+    core::{Node, Pod, Service},
     networking::{ClusterCIDR, ServiceCIDR},
     pod_ips::pod_cidrs,
 };
@@ -40,6 +40,8 @@ pub(crate) struct Timeline {
     /// The ranges of pods around all blocks of the recording, so that the map is of the same
     /// networks at each moment. Empty if the recording has ranges of its own.
     inferred_ranges: Vec<IpNet>,
+    /// The times with an error, for each page that is loaded.
+    faults: OnceLock<Vec<[f64; 2]>>,
     /// The moment that was asked for last: a page asks for several views of it.
     last: Mutex<Option<Arc<Moment>>>,
 }
@@ -61,6 +63,8 @@ enum TimedEntry {
     PodGone(String, String),
     Node(Box<Node>),
     NodeGone(String),
+    Service(Box<Service>),
+    ServiceGone(String, String),
     /// The ranges of the API server's flag.
     ClusterCidrs(Vec<IpNet>),
     ClusterCidr(Box<ClusterCIDR>),
@@ -114,6 +118,7 @@ impl Timeline {
             inferred_ranges: inferred_ranges(&entries),
             entries,
             duration,
+            faults: OnceLock::new(),
             last: Mutex::default(),
         }
     }
@@ -143,7 +148,7 @@ impl Timeline {
             "began": self.began,
             "steps": self.steps,
             "times": times,
-            "faults": self.faults(),
+            "faults": self.faults.get_or_init(|| self.faults()),
         })
     }
 
@@ -318,6 +323,8 @@ impl TimedEntry {
             Self::PodGone(namespace, name) => cluster.delete_pod(namespace, name),
             Self::Node(node) => cluster.apply_node(node),
             Self::NodeGone(name) => cluster.delete_node(name),
+            Self::Service(service) => cluster.apply_service(service),
+            Self::ServiceGone(namespace, name) => cluster.delete_service(namespace, name),
             Self::ClusterCidrs(ranges) => cluster.set_cluster_cidrs(ranges),
             Self::ClusterCidr(range) => cluster.apply_cluster_cidr(range),
             Self::ClusterCidrGone(name) => cluster.delete_cluster_cidr(name),
@@ -337,11 +344,15 @@ impl TimedEntry {
                 match object["kind"].as_str()? {
                     "Pod" if is_gone => Some(Self::PodGone(text("namespace")?, text("name")?)),
                     "Node" if is_gone => Some(Self::NodeGone(text("name")?)),
+                    "Service" if is_gone => {
+                        Some(Self::ServiceGone(text("namespace")?, text("name")?))
+                    }
                     "ClusterCIDR" if is_gone => Some(Self::ClusterCidrGone(text("name")?)),
                     "ServiceCIDR" if is_gone => Some(Self::ServiceCidrGone(text("name")?)),
                     _ if object.get("omitted").is_some() => None,
                     "Pod" => Some(Self::Pod(serde_json::from_value(object).ok()?)),
                     "Node" => Some(Self::Node(serde_json::from_value(object).ok()?)),
+                    "Service" => Some(Self::Service(serde_json::from_value(object).ok()?)),
                     "ClusterCIDR" => Some(Self::ClusterCidr(serde_json::from_value(object).ok()?)),
                     "ServiceCIDR" => Some(Self::ServiceCidr(serde_json::from_value(object).ok()?)),
                     _ => None,

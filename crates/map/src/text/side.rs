@@ -5,7 +5,7 @@ use podplane_ipam::figures::readable;
 use crate::{parts::BlockState, scene::Scene, view::View, words};
 
 /// The least columns for a list of blocks or addresses.
-const LIST_COLUMNS: u16 = 30;
+pub(super) const LIST_COLUMNS: u16 = 30;
 /// The least columns for a network on one line.
 const NETWORK_COLUMNS: u16 = 44;
 
@@ -55,7 +55,7 @@ fn blocks(scene: &Scene<'_>, room: usize) -> Vec<SideLine> {
     let role = main.network().role();
     let inside = main.cells().iter().map(|cell| cell.blocks_inside);
     let smaller: usize = inside.sum();
-    let mut lines = vec![heading("blocks: in use, size, node")];
+    let mut lines = vec![heading("blocks: used/usable, node")];
     if let Some(block) = main.block().and_then(|index| space.blocks().get(index))
         && outlines.is_empty()
     {
@@ -72,9 +72,9 @@ fn blocks(scene: &Scene<'_>, room: usize) -> Vec<SideLine> {
             BlockState::Assigned => String::new(),
             other => format!(" {other}"),
         };
-        let (used, size) = (readable(counts.in_use()), readable(counts.total()));
+        let (used, usable) = (readable(counts.in_use()), readable(counts.usable()));
         let cidr = outline.cidr;
-        lines.push(line(format!("{cidr} {used}/{size} {node}{state}")));
+        lines.push(line(format!("{cidr} {used}/{usable} {node}{state}")));
     }
     if outlines.len() > named {
         lines.push(line(format!("and {} more", outlines.len() - named)));

@@ -226,16 +226,94 @@ fn the_cursor_finds_its_cell() {
     let scene = Scene::new(&space, network, network.cidr(), size.limits()).unwrap();
     let grid = TextGrid::new(&scene, size);
     for cell in scene.main().cells() {
-        let (column, row) = (cell.x * 2, cell.y + 2);
+        let (column, row) = grid.position_of(cell.x, cell.y).unwrap();
+        assert_eq!((column, row), (cell.x * 2 + 1, cell.y + 2));
         let drawn = grid.at(column, row).unwrap();
         assert_eq!(drawn.symbol, cell.dominant.letter());
         assert_eq!(drawn.style.state, Some(cell.dominant));
         assert_eq!(grid.map_cell(column, row), Some((cell.x, cell.y)));
         assert_eq!(grid.map_cell(column + 1, row), Some((cell.x, cell.y)));
     }
-    assert_eq!(grid.map_cell(0, 1), None, "the heading");
+    assert_eq!(grid.map_cell(0, 5), None, "the frame");
+    assert_eq!(grid.map_cell(1, 1), None, "the heading");
     assert_eq!(grid.map_cell(79, 5), None, "the side");
     assert_eq!(grid.at(80, 0), None);
+}
+
+#[test]
+fn a_list_of_blocks_has_room_beside_every_map() {
+    let space = space(duplicates());
+    for columns in [80, 96, 97, 120] {
+        let size = TextSize::new(columns, 23).unwrap();
+        let text = text(&space, size, ColorMode::Plain);
+        assert!(
+            text.contains("blocks: used/usable, node"),
+            "{columns}: {text}"
+        );
+    }
+}
+
+#[test]
+fn a_frame_shows_where_the_map_ends() {
+    let space = space(duplicates());
+    let line = format!("+{}+", "-".repeat(32));
+    let drawn = |rows| text(&space, TextSize::new(80, rows).unwrap(), ColorMode::Plain);
+    let large = drawn(25);
+    assert_eq!(large.matches(&line).count(), 2, "{large}");
+    // Without the room for all of it there are the sides.
+    let small = drawn(23);
+    assert!(!small.contains(&line), "{small}");
+    assert!(small.lines().nth(2).unwrap().starts_with('|'), "{small}");
+}
+
+#[test]
+fn a_full_block_is_full() {
+    let mut parts = SpaceParts {
+        networks: vec![network(NetworkRole::Pods, "10.0.0.0/28")],
+        blocks: vec![block("10.0.0.0/29", BlockState::Assigned, "a")],
+        ..SpaceParts::default()
+    };
+    let fill = |parts: &SpaceParts| {
+        let space = space(parts.clone());
+        let network = &space.networks()[0];
+        let limit = GridLimit::new(2, 1).unwrap();
+        let view = View::new(&space, network, network.cidr(), limit).unwrap();
+        let text = text(&space, TextSize::MIN, ColorMode::Plain);
+        (view.cells()[0].fill(), text)
+    };
+    for last in 2..6 {
+        parts
+            .claims
+            .push(pod(&format!("10.0.0.{last}"), &format!("d/{last}"), "a"));
+    }
+    let (eighths, text) = fill(&parts);
+    assert_eq!(eighths, 6, "4 of 5");
+    assert!(text.contains("10.0.0.0/29 4/5 a"), "{text}");
+    parts.claims.push(pod("10.0.0.6", "d/6", "a"));
+    let (eighths, text) = fill(&parts);
+    assert_eq!(eighths, 8);
+    assert!(text.contains("10.0.0.0/29 5/5 a"), "{text}");
+}
+
+#[test]
+fn the_page_of_a_picture_is_as_wide_as_its_texts() {
+    let name = "a-network-with-a-name-that-is-longer-than-the-map-beside-it-is-wide";
+    let beside = podplane_map::Network::parse(NetworkRole::Nodes, "fd00:10:244:77::/64", name);
+    let width = |parts: SpaceParts| {
+        let svg = picture(&space(parts));
+        let (_, rest) = svg.split_once("width=\"").unwrap();
+        rest.split('"').next().unwrap().parse::<f64>().unwrap()
+    };
+    let plain = width(duplicates());
+    let mut parts = duplicates();
+    parts.networks.extend(beside);
+    // The maps beside begin at 688.
+    let characters = "node network fd00:10:244:77::/64 ()".len() + name.len();
+    let wide = width(parts);
+    assert!(
+        wide > plain && wide > 688.0 + 7.0 * characters as f64,
+        "{wide}"
+    );
 }
 
 proptest! {

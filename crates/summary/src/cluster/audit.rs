@@ -17,9 +17,13 @@ impl Cluster {
     /// Audits the cluster. `space` is that of the [parts](Self::space_parts) of the same moment.
     ///
     /// It costs the size of the cluster, several times as much as [`summary`](Self::summary).
-    /// Objects of other networks, such as Calico's, are not among the facts.
+    /// Objects of other networks, such as Calico's, are not among the facts. An
+    /// [unaudited](Self::unaudited) cluster has no findings.
     #[must_use]
     pub fn findings(&self, space: &AddressSpace) -> FindingReport {
+        if self.is_unaudited {
+            return FindingReport::default();
+        }
         let mut collector = DumpCollector::new(DumpScope::Fields);
         for item in self.nodes.values().filter_map(|entry| entry.item.as_ref()) {
             collector.add_node(item);

@@ -56,6 +56,68 @@ fn small() -> Cluster {
 }
 
 #[test]
+fn an_unaudited_cluster_has_the_same_map_and_no_findings() {
+    let fill = |mut cluster: Cluster| {
+        cluster.apply_node(&node("a", "10.244.1.0/24"));
+        cluster.apply_pod(&pod("one", "a", "10.244.9.2"));
+        let (space, summary) = summary(&mut cluster);
+        (
+            space.faults(&"10.0.0.0/8".parse().unwrap()).count(),
+            summary,
+        )
+    };
+    let (faults, audited) = fill(Cluster::default());
+    let (same, unaudited) = fill(Cluster::unaudited(PodIpResource::default()));
+    assert_eq!((faults, same), (1, 1));
+    assert!(audited.report.total > 0 && unaudited.report.total == 0);
+    assert_eq!(audited.networks, unaudited.networks);
+}
+
+#[test]
+fn a_listing_has_the_blocks_that_objects_do_not_have() {
+    let mut server = small();
+    let held = Block {
+        cidr: "10.244.7.0/24".into(),
+        state: RecordState::Draining.into(),
+        node_name: "gone".into(),
+        hold: Some(Hold {
+            instance: "0f2c".into(),
+            addresses: vec![PodAddress {
+                address: "10.244.7.9".into(),
+                namespace: "default".into(),
+                name: "late".into(),
+                node_name: "gone".into(),
+                ..PodAddress::default()
+            }],
+            ..Hold::default()
+        }),
+        ..Block::default()
+    };
+    server.set_blocks(&[held]);
+    let listing = BlockListing::of(&AddressSpace::new(server.space_parts()));
+    let text = serde_json::to_string(&listing).unwrap();
+    let listing: BlockListing = serde_json::from_str(&text).unwrap();
+    assert_eq!(listing.cluster_cidrs, ["10.244.0.0/16".parse().unwrap()]);
+    let mut client = Cluster::unaudited(PodIpResource::default());
+    client.apply_node(&node("a", "10.244.1.0/24"));
+    client.apply_node(&node("b", "10.244.2.0/24"));
+    client.apply_pod(&pod("one", "a", "10.244.1.2"));
+    client.set_block_listing(&listing);
+    client.set_cluster_cidrs(&listing.cluster_cidrs);
+    let (mine, theirs) = (client.space_parts(), server.space_parts());
+    let spaces = [mine, theirs].map(AddressSpace::new);
+    assert_eq!(spaces[0].blocks(), spaces[1].blocks());
+    let records = spaces.each_ref().map(|space| {
+        let all = "10.0.0.0/8".parse().unwrap();
+        let records = space.records(&all);
+        records
+            .map(|one| (one.ip, one.state, one.claims.to_vec()))
+            .collect::<Vec<_>>()
+    });
+    assert_eq!(records[0], records[1]);
+}
+
+#[test]
 fn rows_count_the_pods_of_nodes_and_their_addresses() {
     let mut cluster = small();
     let (_, first) = summary(&mut cluster);

@@ -3,7 +3,7 @@
 use podplane_api::{
     Object,
     apps::{Deployment, ReplicaSet},
-    core::{Event, Node, Pod},
+    core::{Event, Node, Pod, Service},
     networking::{ClusterCIDR, ServiceCIDR},
 };
 use podplane_client::{
@@ -13,8 +13,8 @@ use tokio::sync::Notify;
 
 use super::{EntryEvent, ObjectChange, Recorder};
 
-/// Records the ranges of the cluster, nodes, pods, Deployments, ReplicaSets and events as they
-/// change, for as long as it is polled. Leases are left out: they change all the time and say
+/// Records the ranges of the cluster, nodes, pods, Services, Deployments, ReplicaSets and events as
+/// they change, for as long as it is polled. Leases are left out: they change all the time and say
 /// little.
 pub async fn watch(client: Client, recorder: Recorder) {
     let (service_ranges, service_ranges_driver) =
@@ -23,6 +23,7 @@ pub async fn watch(client: Client, recorder: Recorder) {
         reflector(client.all::<ClusterCIDR>(), ListParams::default());
     let (nodes, nodes_driver) = reflector(client.all::<Node>(), ListParams::default());
     let (pods, pods_driver) = reflector(client.all::<Pod>(), ListParams::default());
+    let (services, services_driver) = reflector(client.all::<Service>(), ListParams::default());
     let (deployments, deployments_driver) =
         reflector(client.all::<Deployment>(), ListParams::default());
     let (sets, sets_driver) = reflector(client.all::<ReplicaSet>(), ListParams::default());
@@ -32,6 +33,7 @@ pub async fn watch(client: Client, recorder: Recorder) {
         pod_ranges_driver,
         nodes_driver,
         pods_driver,
+        services_driver,
         deployments_driver,
         sets_driver,
         events_driver,
@@ -40,6 +42,7 @@ pub async fn watch(client: Client, recorder: Recorder) {
         objects(&pod_ranges, &recorder),
         objects(&nodes, &recorder),
         objects(&pods, &recorder),
+        objects(&services, &recorder),
         objects(&deployments, &recorder),
         objects(&sets, &recorder),
         told(&events, &recorder),

@@ -3,7 +3,7 @@
 use crossterm::event::{KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
 
 use super::{App, Effect, Prompt, PromptKind, Screen};
-use crate::{map::Direction, page::DetailKind, scope::Scope, view::View};
+use crate::{map::Direction, page::DetailKind, view::View};
 
 /// The characters by which a page moves sideways.
 const SIDEWAYS: isize = 8;
@@ -74,7 +74,7 @@ impl App {
                 let index = digit.to_digit(10).and_then(|digit| digit.checked_sub(1));
                 let view = index.and_then(|index| View::ALL.get(usize::try_from(index).ok()?));
                 if let Some(view) = view {
-                    self.show(*view, Scope::All);
+                    self.show(*view, self.whole());
                 }
             }
             _ => match self.stack.last() {
@@ -154,6 +154,8 @@ impl App {
             }
             KeyCode::Backspace | KeyCode::Char('-') => map.zoom_out(&space, size),
             KeyCode::Tab => map.next_network(&space),
+            // As a filter of a table is cleared before the table is left.
+            KeyCode::Esc if map.is_part(&space) => map.zoom_out(&space, size),
             KeyCode::Esc => self.back(),
             KeyCode::Char('n') => match map.pods(&space, size) {
                 Some(target) => self.open_target(target),

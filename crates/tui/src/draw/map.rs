@@ -28,7 +28,8 @@ pub(super) fn draw(app: &App, map: &MapScreen, area: Rect, buffer: &mut Buffer, 
             None
         }
         (Some(_), None) => {
-            write(buffer, area, "loading the map", theme.hint());
+            let text = format!("loading the map from {}", app.server);
+            write(buffer, area, &text, theme.hint());
             None
         }
         (Some(size), Some(space)) => draw_space(map, space, size, area, buffer, theme),
@@ -36,9 +37,12 @@ pub(super) fn draw(app: &App, map: &MapScreen, area: Rect, buffer: &mut Buffer, 
     // The last row of the grid has remarks; the line about the cursor takes their place.
     buffer.set_style(foot, ratatui::style::Style::reset());
     write(buffer, foot, &" ".repeat(foot.width.into()), theme.hint());
+    let only = app.namespace.as_ref();
+    let only = only.map(|name| format!("without pods of namespaces other than {name}"));
     let missing = SpaceState::SOURCES
         .iter()
         .find_map(|source| denied(app, *source));
+    let missing = missing.or(only);
     let note = match (note, missing) {
         (Some(note), Some(missing)) => Some(format!("{note}  ({missing})")),
         (note, missing) => note.or(missing),

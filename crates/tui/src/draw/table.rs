@@ -10,6 +10,7 @@ use crate::{
     app::App,
     cluster::{Health, Source},
     row::{ColumnWidth, Tone},
+    scope::Scope,
     table::{ShownColumn, Table, TablePicture},
     theme::Theme,
 };
@@ -29,7 +30,7 @@ pub(super) fn draw(app: &App, list: &dyn Table, area: Rect, buffer: &mut Buffer,
     let layout = Layout::horizontal(widths).spacing(1).flex(Flex::Start);
     let [head, body] = Layout::vertical([Constraint::Length(1), Constraint::Fill(1)]).areas(area);
     for (place, column) in layout.split(head).iter().zip(&columns) {
-        write(buffer, *place, &title(column), theme.title());
+        write(buffer, *place, &title(column, place.width), theme.title());
     }
     for (index, (place, row)) in body.rows().zip(&rows).enumerate() {
         let is_selected = selected == Some(index);
@@ -49,14 +50,23 @@ pub(super) fn draw(app: &App, list: &dyn Table, area: Rect, buffer: &mut Buffer,
     }
 }
 
-/// The title, with the direction if the rows are sorted by it.
-fn title(column: &ShownColumn) -> String {
-    let arrow = match column.sorted {
-        None => "",
-        Some(false) => "↑",
-        Some(true) => "↓",
+/// The sign of an order.
+pub(super) const fn arrow(is_reverse: bool) -> char {
+    match is_reverse {
+        false => '↑',
+        true => '↓',
+    }
+}
+
+/// The title, with the direction if the rows are sorted by it: where there is no room for both, the
+/// title is cut.
+fn title(column: &ShownColumn, width: u16) -> String {
+    let Some(is_reverse) = column.sorted else {
+        return column.title.to_owned();
     };
-    format!("{}{arrow}", column.title)
+    let room = usize::from(width.saturating_sub(1));
+    let shown: String = column.title.chars().take(room).collect();
+    format!("{shown}{}", arrow(is_reverse))
 }
 
 /// The reason why there are no rows.
@@ -66,12 +76,21 @@ fn empty(app: &App, list: &dyn Table) -> (String, Tone) {
     };
     let what = source.as_str();
     match app.cluster.health(*source) {
-        Health::Unused | Health::Loading => (format!("loading {what}"), Tone::Plain),
+        Health::Unused | Health::Loading => {
+            (format!("loading {what} from {}", app.server), Tone::Plain)
+        }
         Health::Denied { error } => (format!("{what}: not permitted: {error}"), Tone::Bad),
-        Health::Lost { error, .. } => (format!("{what}: {error}"), Tone::Bad),
-        Health::Live => match list.filter().text() {
-            "" => (format!("no {}", list.name()), Tone::Plain),
-            text => (format!("no {} matches /{text}", list.noun()), Tone::Plain),
+        Health::Lost { error, .. } => (format!("failed to list {what}: {error}"), Tone::Bad),
+        Health::Live => match (list.filter().text(), list.scope()) {
+            ("", Scope::Namespace(name)) if app.lacks_namespace => {
+                (format!("namespace {name} does not exist"), Tone::Bad)
+            }
+            ("", Scope::Namespace(name)) if list.is_namespaced() => (
+                format!("{} in namespace {name}", list.nothing()),
+                Tone::Plain,
+            ),
+            ("", _) => (list.nothing().to_owned(), Tone::Plain),
+            (text, _) => (format!("no {} matches /{text}", list.noun()), Tone::Plain),
         },
     }
 }
@@ -95,7 +114,7 @@ pub(super) fn denied(app: &App, source: Source) -> Option<String> {
 }
 
 /// The text in lines of at most `width` characters, broken between words where that is possible.
-fn textwrap(text: &str, width: u16) -> Vec<String> {
+pub(super) fn textwrap(text: &str, width: u16) -> Vec<String> {
     let width = usize::from(width.max(1));
     let mut lines: Vec<String> = Vec::new();
     for word in text.split_whitespace() {
@@ -103,9 +122,12 @@ fn textwrap(text: &str, width: u16) -> Vec<String> {
             Some(line) if line.chars().count() + 1 + word.chars().count() <= width => {
                 line.push(' ');
                 line.push_str(word);
+                continue;
             }
-            _ => lines.push(word.to_owned()),
+            _ => {}
         }
+        let letters: Vec<char> = word.chars().collect();
+        lines.extend(letters.chunks(width).map(|part| part.iter().collect()));
     }
     lines
 }

@@ -27,14 +27,14 @@ pub(crate) struct BlockRow {
     state: BlockState,
     node: Option<String>,
     details: String,
-    /// The addresses that pods have.
+    /// The addresses that pods have, or had when the hold of the block was last reported.
     used: usize,
     /// The addresses that pods can have.
     size: u128,
 }
 
 impl BlockRow {
-    /// `ips` are the addresses of all pods, sorted.
+    /// `ips` are the addresses of all pods and held sandboxes, sorted.
     fn new(block: &NodeBlock, ips: &[IpAddr]) -> Self {
         let cidr = block.cidr();
         let before = ips.partition_point(|ip| *ip < cidr.network());
@@ -99,6 +99,8 @@ fn size(cidr: IpNet) -> u128 {
 impl Row for BlockRow {
     const NAME: &'static str = "blocks";
     const NOUN: &'static str = "block";
+    const NOTHING: &'static str = "no node has a block";
+    const IS_NAMESPACED: bool = false;
     const SOURCES: &'static [Source] = &[Source::Blocks, Source::Nodes, Source::Pods];
     const SORTED_BY: (&'static str, bool) = ("BLOCK", false);
     const COLUMNS: &'static [Column<Self>] = &[
@@ -138,7 +140,7 @@ impl Row for BlockRow {
             title: "SIZE",
             sort_key: 'Z',
             width: Fixed(7),
-            rank: 0,
+            rank: 1,
             cell: |row, _| readable(row.size).into(),
             order: |a, b| a.size.cmp(&b.size),
         },
@@ -146,7 +148,7 @@ impl Row for BlockRow {
             title: "FILL",
             sort_key: 'F',
             width: Fixed(BAR),
-            rank: 0,
+            rank: 2,
             cell: |row, _| row.fill(),
             order: |a, b| a.part().cmp(&b.part()),
         },
@@ -154,7 +156,7 @@ impl Row for BlockRow {
             title: "HOLD",
             sort_key: 'H',
             width: AtLeast(9),
-            rank: 1,
+            rank: 3,
             cell: |row, _| row.details.as_str().into(),
             order: |a, b| a.details.cmp(&b.details),
         },
@@ -165,9 +167,19 @@ impl Row for BlockRow {
         let pods = cluster.pods.iter().filter(|pod| pod.held > 0);
         let mut ips: Vec<IpAddr> = pods.flat_map(|pod| pod.ips.iter().copied()).collect();
         ips.sort_unstable();
-        let records = cluster.blocks.records.as_deref().unwrap_or_default();
+        let records = cluster.blocks.records.as_ref();
+        let held = records.map(|records| records.held.as_slice());
+        let of_gone_pods: Vec<IpAddr> = held
+            .unwrap_or_default()
+            .iter()
+            .filter(|ip| ips.binary_search(ip).is_err())
+            .copied()
+            .collect();
+        ips.extend(of_gone_pods);
+        ips.sort_unstable();
         let mut rows: Vec<_> = records
             .iter()
+            .flat_map(|records| &records.blocks)
             .map(|block| BlockRow::new(block, &ips))
             .collect();
         let known: BTreeSet<IpNet> = rows.iter().map(|row| row.cidr).collect();

@@ -24,6 +24,8 @@ pub(crate) struct EventRow {
 impl Row for EventRow {
     const NAME: &'static str = "events";
     const NOUN: &'static str = "event";
+    const NOTHING: &'static str = "no events";
+    const IS_NAMESPACED: bool = true;
     const SOURCES: &'static [Source] = &[Source::Events];
     const SORTED_BY: (&'static str, bool) = ("SEEN", false);
     const COLUMNS: &'static [Column<Self>] = &[
@@ -39,7 +41,7 @@ impl Row for EventRow {
             title: "TYPE",
             sort_key: 'T',
             width: Fixed(7),
-            rank: 0,
+            rank: 1,
             cell: |row, _| {
                 let tone = match row.event.kind.as_str() {
                     "Normal" => Tone::Plain,
@@ -53,7 +55,7 @@ impl Row for EventRow {
             title: "COUNT",
             sort_key: 'C',
             width: Fixed(5),
-            rank: 2,
+            rank: 3,
             cell: |row, _| row.event.count.to_string().into(),
             order: |a, b| a.event.count.cmp(&b.event.count),
         },
@@ -61,7 +63,7 @@ impl Row for EventRow {
             title: "NAMESPACE",
             sort_key: 'M',
             width: AtLeast(10),
-            rank: 1,
+            rank: 2,
             cell: |row, _| row.event.key.namespace.as_str().into(),
             order: |a, b| a.event.key.cmp(&b.event.key),
         },

@@ -86,6 +86,8 @@ impl NodeRow {
 impl Row for NodeRow {
     const NAME: &'static str = "nodes";
     const NOUN: &'static str = "node";
+    const NOTHING: &'static str = "no nodes";
+    const IS_NAMESPACED: bool = false;
     const SOURCES: &'static [Source] = &[Source::Nodes, Source::Pods];
     const SORTED_BY: (&'static str, bool) = ("NAME", false);
     const COLUMNS: &'static [Column<Self>] = &[
@@ -109,7 +111,7 @@ impl Row for NodeRow {
             title: "BLOCKS",
             sort_key: 'B',
             width: AtLeast(17),
-            rank: 0,
+            rank: 1,
             cell: |row, _| match row.blocks.as_str() {
                 "" => NONE.into(),
                 blocks => blocks.into(),
@@ -128,7 +130,7 @@ impl Row for NodeRow {
             title: "FILL",
             sort_key: 'F',
             width: Fixed(BAR),
-            rank: 0,
+            rank: 4,
             cell: |row, _| row.fill(),
             order: |a, b| a.part().cmp(&b.part()),
         },
@@ -136,7 +138,7 @@ impl Row for NodeRow {
             title: "ORPH",
             sort_key: 'O',
             width: Fixed(4),
-            rank: 0,
+            rank: 2,
             cell: |row, _| row.orphans(),
             order: |a, b| a.addresses.orphaned.cmp(&b.addresses.orphaned),
         },
@@ -144,7 +146,7 @@ impl Row for NodeRow {
             title: "PODS",
             sort_key: 'P',
             width: Fixed(5),
-            rank: 0,
+            rank: 3,
             cell: |row, _| match row.load {
                 None => "?".into(),
                 Some(load) => load.pods.to_string().into(),
@@ -158,7 +160,7 @@ impl Row for NodeRow {
             title: "AGE",
             sort_key: 'A',
             width: Fixed(5),
-            rank: 1,
+            rank: 5,
             cell: |row, now| ago(row.node.created, now).into(),
             order: |a, b| by_age(a.node.created, b.node.created),
         },

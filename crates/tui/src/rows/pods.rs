@@ -87,6 +87,8 @@ fn way(way: &Way, created: Option<Timestamp>) -> String {
 impl Row for PodRow {
     const NAME: &'static str = "pods";
     const NOUN: &'static str = "pod";
+    const NOTHING: &'static str = "no pods";
+    const IS_NAMESPACED: bool = true;
     const SOURCES: &'static [Source] = &[Source::Pods];
     const SORTED_BY: (&'static str, bool) = ("NAMESPACE", false);
     const COLUMNS: &'static [Column<Self>] = &[
@@ -118,7 +120,7 @@ impl Row for PodRow {
             title: "NODE",
             sort_key: 'O',
             width: AtLeast(8),
-            rank: 0,
+            rank: 2,
             cell: |row, _| row.node().into(),
             order: |a, b| a.pod.node.cmp(&b.pod.node),
         },
@@ -137,7 +139,7 @@ impl Row for PodRow {
             title: "AGE",
             sort_key: 'A',
             width: Fixed(5),
-            rank: 0,
+            rank: 4,
             cell: |row, now| ago(row.pod.created, now).into(),
             order: |a, b| by_age(a.pod.created, b.pod.created),
         },
@@ -145,7 +147,7 @@ impl Row for PodRow {
             title: "WAY",
             sort_key: 'W',
             width: Fixed(4),
-            rank: 0,
+            rank: 3,
             cell: |row, _| letters(&row.pod.way).into(),
             order: |a, b| progress(&a.pod.way).cmp(&progress(&b.pod.way)),
         },
@@ -153,7 +155,7 @@ impl Row for PodRow {
             title: "STEPS",
             sort_key: 'T',
             width: AtLeast(46),
-            rank: 2,
+            rank: 5,
             cell: |row, _| way(&row.pod.way, row.pod.created).into(),
             order: |a, b| progress(&a.pod.way).cmp(&progress(&b.pod.way)),
         },

@@ -28,6 +28,8 @@ pub(crate) struct WaitingRow {
 impl Row for WaitingRow {
     const NAME: &'static str = "waiting";
     const NOUN: &'static str = "reason";
+    const NOTHING: &'static str = "no pod waits for a node";
+    const IS_NAMESPACED: bool = true;
     const SOURCES: &'static [Source] = &[Source::Pods];
     const SORTED_BY: (&'static str, bool) = ("PODS", true);
     const COLUMNS: &'static [Column<Self>] = &[

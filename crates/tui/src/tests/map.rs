@@ -134,6 +134,38 @@ fn seek(top: &mut Fixture, ip: &str) {
 }
 
 #[test]
+fn escape_zooms_out_and_goes_back_to_the_table_before() {
+    let mut top = Fixture::with_cluster(View::Nodes, 80, 24);
+    top.keys("2");
+    top.press(KeyCode::Enter);
+    top.keys("6");
+    top.send(Message::Space(space()));
+    top.press(KeyCode::Enter);
+    assert!(top.screen().contains("view 10.244.0.0/20"));
+    top.press(KeyCode::Esc);
+    assert!(top.screen().contains("65536 addresses, each cell"));
+    top.press(KeyCode::Esc);
+    assert!(top.screen().starts_with("pods (all) 8"), "{}", top.screen());
+    top.keys("66");
+    top.press(KeyCode::Esc);
+    assert!(
+        top.screen().starts_with("pods (all) 8"),
+        "one map at a time"
+    );
+}
+
+#[test]
+fn the_map_of_one_namespace_says_so() {
+    let mut top = Fixture::of_namespace(Some("shop"), View::Map, 140, 24);
+    top.send(Message::Space(space()));
+    let said = line(&mut top);
+    assert!(
+        said.ends_with("(without pods of namespaces other than shop)"),
+        "{said}"
+    );
+}
+
+#[test]
 fn tab_goes_through_the_networks() {
     let mut top = Fixture::with_cluster(View::Map, 80, 24);
     top.send(Message::Space(space()));

@@ -1,4 +1,4 @@
-//! The facts of dumps: nodes, pods, and the records of the cluster's network.
+//! The facts of dumps: nodes, pods, Services, and the records of the cluster's network.
 
 use std::path::{Path, PathBuf};
 
@@ -9,7 +9,7 @@ use podplane_map::{
     SpaceError, SpaceParts,
 };
 use podplane_progress::{PlainLines, Progress};
-use podplane_summary::infer_nodes;
+use podplane_summary::{infer_nodes, infer_services};
 
 use super::StatedRanges;
 use crate::{commands::audit::source::from_file, report::UnusableInput};
@@ -18,10 +18,18 @@ use crate::{commands::audit::source::from_file, report::UnusableInput};
 pub(super) fn of_files(files: &[PathBuf], ranges: &StatedRanges) -> anyhow::Result<SpaceParts> {
     let mut collector = DumpCollector::new(DumpScope::Fields);
     read_files(files, &mut collector).map_err(UnusableInput)?;
-    let mut parts = of_collector(collector, ranges)?;
+    let dump = finish(collector, ranges);
+    if !dump.lists_pods() {
+        anstream::eprintln!("note: {NO_PODS}");
+    }
+    let mut parts = with_stated(&dump, ranges)?;
     complete(&mut parts);
     Ok(parts)
 }
+
+/// The remark on a dump without pods, whose blocks would look unused.
+const NO_PODS: &str = "there are no pods in the input, so it is not known which addresses are in \
+                       use: pass what `kubectl get nodes,pods,services -A -o json` prints";
 
 fn read_files(files: &[PathBuf], collector: &mut DumpCollector) -> anyhow::Result<()> {
     let progress = Progress::with_lines("reading", PlainLines::IfSlow);
@@ -34,6 +42,10 @@ pub(super) fn of_collector(
     collector: DumpCollector,
     ranges: &StatedRanges,
 ) -> anyhow::Result<SpaceParts> {
+    with_stated(&finish(collector, ranges), ranges)
+}
+
+fn finish(collector: DumpCollector, ranges: &StatedRanges) -> Dump {
     let stated: Vec<_> = ranges.pods.iter().map(ToString::to_string).collect();
     let dump = collector.finish(&ControllerFlags {
         cluster_cidr: (!stated.is_empty()).then(|| stated.join(",")),
@@ -42,7 +54,12 @@ pub(super) fn of_collector(
     for note in dump.notes() {
         anstream::eprintln!("note: {}", printable::line(note));
     }
-    let mut parts = of_dump(&dump)?;
+    dump
+}
+
+/// The facts of a dump, with the networks of the flags.
+fn with_stated(dump: &Dump, ranges: &StatedRanges) -> anyhow::Result<SpaceParts> {
+    let mut parts = of_dump(dump)?;
     ranges.add_to(&mut parts)?;
     Ok(parts)
 }
@@ -50,15 +67,17 @@ pub(super) fn of_collector(
 /// Adds the networks that nobody states.
 pub(crate) fn complete(parts: &mut SpaceParts) {
     parts.infer_pod_networks();
-    let nodes = parts
-        .claims
-        .iter()
-        .filter_map(|claim| match claim.holder() {
-            Holder::Node { .. } => Some(claim.ip()),
-            _ => None,
-        });
-    let nodes: Vec<_> = nodes.collect();
-    infer_nodes(&mut parts.networks, nodes.into_iter());
+    let (claims, networks) = (&parts.claims, &mut parts.networks);
+    let services = claims.iter().filter_map(|claim| match claim.holder() {
+        Holder::Service { .. } => Some(claim.ip()),
+        _ => None,
+    });
+    infer_services(networks, services);
+    let nodes = claims.iter().filter_map(|claim| match claim.holder() {
+        Holder::Node { .. } => Some(claim.ip()),
+        _ => None,
+    });
+    infer_nodes(networks, nodes);
 }
 
 /// The facts of a dump, without the networks that only flags state.
@@ -82,6 +101,18 @@ pub(crate) fn of_dump(dump: &Dump) -> Result<SpaceParts, SpaceError> {
         parts
             .unlocated_orphans
             .push((node.name.clone(), node.orphaned));
+    }
+    for service in dump.services() {
+        for ip in &service.addresses {
+            let name = service.name.clone();
+            parts
+                .claims
+                .push(AddressClaim::new(*ip, Holder::Service { name })?);
+        }
+    }
+    for range in dump.service_ranges() {
+        let network = Network::new(NetworkRole::Services, range.cidr, &range.name)?;
+        parts.networks.push(network);
     }
     for range in dump.ranges_of_network() {
         let network = Network::new(NetworkRole::Pods, range.cidr.trunc(), range.name)?;
@@ -142,6 +173,38 @@ mod tests {
         ] {
             assert_eq!(space.state(role, ip.parse().unwrap()), want, "{ip}");
         }
+    }
+
+    #[test]
+    fn a_dump_has_the_addresses_of_services() {
+        let service = |name: &str, spec: serde_json::Value| json!({"kind": "Service", "metadata": {"name": name, "namespace": "shop"}, "spec": spec});
+        let range = json!({"kind": "ServiceCIDR", "metadata": {"name": "kubernetes"},
+            "spec": {"cidrs": ["10.96.0.0/16", "fd00:96::/112"]}});
+        let space = space(&[
+            range,
+            service(
+                "web",
+                json!({"clusterIP": "10.96.0.7", "clusterIPs": ["10.96.0.7", "fd00:96::7"]}),
+            ),
+            service("old", json!({"clusterIP": "10.96.0.8"})),
+            service(
+                "headless",
+                json!({"clusterIP": "None", "clusterIPs": ["None"]}),
+            ),
+        ]);
+        let networks = space.networks().iter();
+        let networks: Vec<_> = networks.map(|one| one.cidr().to_string()).collect();
+        assert_eq!(networks, ["10.96.0.0/16", "fd00:96::/112"]);
+        for (ip, holder) in [
+            ("10.96.0.7", "service shop/web"),
+            ("fd00:96::7", "service shop/web"),
+            ("10.96.0.8", "service shop/old"),
+        ] {
+            let record = space.record(ip.parse().unwrap()).unwrap();
+            assert_eq!(record.state, AddressState::Service, "{ip}");
+            assert_eq!(record.claims[0].holder().to_string(), holder);
+        }
+        assert_eq!(space.records(&"10.96.0.0/16".parse().unwrap()).count(), 2);
     }
 
     #[test]

@@ -11,7 +11,7 @@ use podplane_audit::DumpScope;
 use podplane_client::{ApiError, Client, Reason};
 use podplane_map::SpaceParts;
 use podplane_progress::{PlainLines, Progress};
-use podplane_summary::Cluster;
+use podplane_summary::{BlockListing, Cluster};
 
 use super::{StatedRanges, dump};
 use crate::{
@@ -26,7 +26,7 @@ pub(super) async fn of_server(
     ranges: &StatedRanges,
 ) -> anyhow::Result<SpaceParts> {
     let client = global.client()?;
-    let mut cluster = Cluster::new(PodIpResource::default());
+    let mut cluster = Cluster::unaudited(PodIpResource::default());
     cluster.set_cluster_cidrs(&ranges.pods);
     let _progress = Progress::with_lines("reading nodes and pods", PlainLines::IfSlow);
     all(&client, |node: Node| cluster.apply_node(&node)).await?;
@@ -51,11 +51,14 @@ pub(super) async fn of_any_cluster(
     drop(progress);
     let mut parts = dump::of_collector(collector, ranges)?;
     let client = Client::over_rest(flags.config().await?)?;
-    let mut cluster = Cluster::new(PodIpResource::default());
+    let mut cluster = Cluster::unaudited(PodIpResource::default());
     // Nodes and pods were read, so a server without an answer has no such kind: over REST the
     // client cannot tell these apart.
     let is_unserved = |error: &ApiError| error.is_not_found() || error.is_unavailable();
-    add_records(&client, &mut cluster, is_unserved).await?;
+    let stated = add_records(&client, &mut cluster, is_unserved).await?;
+    if ranges.pods.is_empty() {
+        cluster.set_cluster_cidrs(&stated);
+    }
     let records = cluster.space_parts();
     // A record says more about a block than the Node object does.
     parts.blocks.retain(|block| {
@@ -95,12 +98,24 @@ async fn add_records(
     if_permitted(ServiceCIDR::PLURAL, listed.await, is_unserved)?;
     let listed = all(client, |service: Service| cluster.apply_service(&service));
     if_permitted(Service::PLURAL, listed.await, is_unserved)?;
-    let listed = client.blocks().list().await;
-    let Some(list) = if_permitted("node blocks", listed, is_unserved)? else {
+    match client.blocks().list().await {
+        Err(error) if is_unserved(&error) => {}
+        listed => {
+            let Some(list) = if_permitted("node blocks", listed, is_unserved)? else {
+                return Ok(Vec::new());
+            };
+            cluster.set_blocks(&list.blocks);
+            return Ok(list.cluster_cidrs);
+        }
+    }
+    // podplane's own server has them in its summary.
+    let listed = client.summary::<BlockListing>("blocks").await;
+    let Some(listing) = if_permitted("node blocks", listed, ApiError::is_not_found)?.flatten()
+    else {
         return Ok(Vec::new());
     };
-    cluster.set_blocks(&list.blocks);
-    Ok(list.cluster_cidrs)
+    cluster.set_block_listing(&listing);
+    Ok(listing.cluster_cidrs)
 }
 
 /// `None` if the server does not know the kind, or refuses to list it.

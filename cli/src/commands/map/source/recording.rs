@@ -86,6 +86,39 @@ mod tests {
     }
 
     #[test]
+    fn a_recording_has_the_addresses_of_services() {
+        let range = json!({"kind": "ServiceCIDR", "apiVersion": "networking.k8s.io/v1",
+            "metadata": {"name": "kubernetes"}, "spec": {"cidrs": ["10.96.0.0/16"]}});
+        let service = json!({"kind": "Service", "apiVersion": "v1",
+            "metadata": {"name": "web", "namespace": "shop"},
+            "spec": {"clusterIP": "10.96.0.7", "clusterIPs": ["10.96.0.7"]}});
+        let entry = |at: f64, change: &str, object: &Value| {
+            json!({"at": at, "step": 1, "kind": "object", "change": change, "object": object})
+                .to_string()
+                + "\n"
+        };
+        let lines = [
+            entry(0.5, "added", &range),
+            entry(1.0, "added", &service),
+            entry(2.0, "deleted", &service),
+        ];
+        let dir = tempfile::tempdir().unwrap();
+        fs::write(dir.path().join("recording.jsonl"), lines.concat()).unwrap();
+        let holders = |seconds: f64| {
+            let parts = at(dir.path(), Some(seconds), &StatedRanges::default()).unwrap();
+            let space = AddressSpace::new(parts);
+            let range = "10.96.0.0/16".parse().unwrap();
+            let records = space.records(&range);
+            let claims = records.flat_map(|record| record.claims);
+            let holders = claims.map(|claim| claim.holder().to_string());
+            holders.collect::<Vec<_>>()
+        };
+        assert_eq!(holders(0.5), [""; 0]);
+        assert_eq!(holders(1.0), ["service shop/web"]);
+        assert_eq!(holders(2.0), [""; 0]);
+    }
+
+    #[test]
     fn a_recording_has_the_ranges_of_its_cluster() {
         let node = json!({"kind": "Node", "apiVersion": "v1", "metadata": {"name": "a"},
             "spec": {"podCIDR": "10.244.1.0/24", "podCIDRs": ["10.244.1.0/24"]}});
