@@ -25,7 +25,7 @@ use podplane_proto::{
 use podplane_service_runtime::{authentication::RequestContext, identity::AUTHENTICATED};
 use podplane_summary::{
     AddressPage, AddressQuery, AddressesRequest, MapQuery, MapRequest, MapScene, NodeDetails,
-    QueryError, StreamDocument, TraceRow,
+    NodeLocal, QueryError, StreamDocument, TraceRow,
 };
 use podplane_ui::{SESSION_PATH, Session, SessionSource};
 use tokio_util::sync::CancellationToken;
@@ -49,6 +49,9 @@ use crate::{
 /// The prefix of the paths whose rights the handlers judge.
 const PREFIX: &str = "/summary/v1alpha1/";
 const VERSION: &str = "v1alpha1";
+
+/// The reason why a node has no links and routes here.
+const NETWORK_UNKNOWN: &str = "The API server does not know the networks of nodes: `podplane ui` on the machine of the node shows this one, without --server and --kubeconfig.";
 
 /// Returns true for the paths that [`routes`] authorizes by itself.
 pub(crate) fn judges(path: &str) -> bool {
@@ -214,7 +217,8 @@ async fn node(
 ) -> Result<Answer, Refusal> {
     let looking = context.look(&parts, "nodes").await?;
     let make = move |snapshot: &Snapshot| {
-        let details = NodeDetails::of(&snapshot.space, &snapshot.summary, &name);
+        let local = NodeLocal::without_network(NETWORK_UNKNOWN);
+        let details = NodeDetails::of(&snapshot.space, &snapshot.summary, &name, local);
         json(&details.ok_or_else(|| ApiError::not_found("nodes", &name))?)
     };
     context.answer(looking, make).await

@@ -144,6 +144,9 @@ async fn the_page_of_a_cluster_needs_the_token_that_was_printed() -> Result<()> 
     assert_eq!(lease["ip"], node["sandboxes"][0]["ips"][0], "{node:#}");
     assert_eq!(lease["containerID"], node["sandboxes"][0]["id"]);
     assert_eq!(node["links"], Value::Null, "the network is a ledger");
+    assert_eq!(node["topology"], Value::Null);
+    let why = node["networkUnknown"].as_str().context("a reason")?;
+    assert!(why.contains("in ledger mode"), "{why}");
     let path = "/summary/v1alpha1/pods/default/web/explanation";
     let explained = listener.get(path, &logged_in).await?.document()?;
     assert_eq!(explained["nodes"][0]["name"], "node-0", "{explained:#}");

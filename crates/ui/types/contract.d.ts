@@ -169,6 +169,26 @@ export interface NodeDetails {
   leaseFiles: LeaseFile[] | null;
   routes: Route[] | null;
   links: Link[] | null;
+  topology: TopologyLayout | null;
+  /** A sentence that says why routes, links and topology are null. */
+  networkUnknown: string | null;
+}
+
+/** The network of a node as boxes and lines, in columns and rows of characters. */
+export interface TopologyLayout {
+  width: number;
+  height: number;
+  /** Outer ones first. */
+  boxes: TopologyBox[];
+  /** From the right edge of a box to the left edge of another. */
+  lines: { from: [number, number]; to: [number, number] }[];
+}
+
+export interface TopologyBox {
+  role: 'namespace' | 'link' | 'downLink' | 'pod' | 'routes';
+  rect: Rect;
+  /** The first line is a heading. */
+  lines: string[];
 }
 
 export interface Sandbox {
@@ -195,7 +215,8 @@ export interface Route {
 
 export interface Link {
   name: string;
-  kind: string | null;
+  /** Empty if the kernel names none. */
+  kind: string;
   up: boolean;
   master: string | null;
   peer: string | null;

@@ -139,14 +139,14 @@ async fn axe_finds_nothing_serious_in_reports() -> Result<()> {
 }
 
 /// Waits until the page has the colours of the system, which it follows a moment later.
-async fn follows_system(tab: &Tab) {
+pub(crate) async fn follows_system(tab: &Tab) {
     let follows = "document.documentElement.dataset.theme ===
         (matchMedia('(prefers-color-scheme: dark)').matches ? 'dark' : 'light')";
     tab.until(follows).await;
 }
 
 /// Checks the present view, and that it is no wider than the screen.
-async fn is_accessible(tab: &Tab, view: &str) -> Result<()> {
+pub(crate) async fn is_accessible(tab: &Tab, view: &str) -> Result<()> {
     // Of violations, as of those that axe cannot decide, only the former are certain.
     let run = "axe.run(document, {resultTypes: ['violations']}).then(({violations}) => violations
         .filter(({impact}) => impact === 'serious' || impact === 'critical')
