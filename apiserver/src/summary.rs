@@ -27,7 +27,7 @@ use podplane_summary::{
     AddressPage, AddressQuery, AddressesRequest, MapQuery, MapRequest, MapScene, NodeDetails,
     NodeLocal, QueryError, StreamDocument, TraceRow,
 };
-use podplane_ui::{SESSION_PATH, Session, SessionSource};
+use podplane_ui::{PageServer, SERVER_PATH, SESSION_PATH, Session, SessionSource};
 use tokio_util::sync::CancellationToken;
 
 use self::{
@@ -88,6 +88,7 @@ pub(crate) fn routes(context: SummaryContext) -> Router {
         )
         .route("/summary/v1alpha1/recording", get(recording))
         .route(SESSION_PATH, get(session))
+        .route(SERVER_PATH, get(server))
         .with_state(Arc::new(context))
         .merge(podplane_ui::router())
 }
@@ -261,11 +262,28 @@ impl SummaryContext {
     }
 }
 
+impl SummaryContext {
+    /// Returns true if the client is nobody known, and rules decide.
+    fn needs_login(&self, parts: &Parts) -> bool {
+        let identity = RequestContext::of(&parts.extensions).identity;
+        self.gate.has_rules() && !identity.is_in(AUTHENTICATED)
+    }
+}
+
+/// Says to everybody which server it is.
+async fn server(State(context): State<Context>, parts: Parts) -> Result<Answer, Refusal> {
+    let server = PageServer {
+        source: SessionSource::Apiserver,
+        needs_login: context.needs_login(&parts),
+    };
+    Ok(answer::document(json(&server)?))
+}
+
 /// Says who the user is. Where no rules decide, nobody needs a login.
 async fn session(State(context): State<Context>, parts: Parts) -> Result<Answer, Refusal> {
     let identity = RequestContext::of(&parts.extensions).identity;
     let is_known = identity.is_in(AUTHENTICATED);
-    if context.gate.has_rules() && !is_known {
+    if context.needs_login(&parts) {
         let why = "log in: send a bearer token, or use `podplane ui`";
         return Err(ApiError::new(Reason::Unauthorized, why).into());
     }

@@ -105,6 +105,10 @@ async fn the_page_of_a_cluster_needs_the_token_that_was_printed() -> Result<()> 
         );
     }
 
+    // Which server it is, everybody may know.
+    let server = listener.get("/ui/server", &[]).await?.document()?;
+    assert_eq!(server, json!({"source": "listener", "needsLogin": true}));
+
     // A token is good once, and nothing else is one.
     assert_eq!(listener.log_in("wrong").await?.code, 401);
     let cookie = listener.cookie().await?;
@@ -119,6 +123,8 @@ async fn the_page_of_a_cluster_needs_the_token_that_was_printed() -> Result<()> 
     let logged_in = [("cookie", cookie.as_str())];
     let session = listener.get("/ui/session", &logged_in).await?.document()?;
     assert_eq!(session["source"], "listener");
+    let server = listener.get("/ui/server", &logged_in).await?.document()?;
+    assert_eq!(server["needsLogin"], false);
     let foreign = [
         ("cookie", cookie.as_str()),
         ("origin", "http://evil.example"),

@@ -17,8 +17,14 @@ export type StateName =
 /** Numbers beyond 2^53-1 are strings of digits. */
 export type Counts = Partial<Record<StateName, number | string>>;
 
-export interface Session {
+/** What a server says to everybody. */
+export interface PageServer {
   source: 'apiserver' | 'listener' | 'recording';
+  needsLogin: boolean;
+}
+
+export interface Session {
+  source: PageServer['source'];
   user: string | null;
   server: string;
 }
