@@ -108,7 +108,7 @@ class Figures {
     for (const node of nodes.values()) if (node.ready) ready += 1;
     const [used, usable] = first ? [inUse(first.counts), usableIn(first.counts)] : [0, 0];
     this.#pods.show(pods.total, `${number(pods.running)} running`);
-    this.#waiting.show(pods.waiting, 'for a node');
+    this.#waiting.show(pods.waiting, 'for a node or address');
     this.#nodes.show(nodes.size, `${number(ready)} ready`);
     this.#used.show(used, `of ${number(usable)} in blocks`);
     this.#unassigned.show(first?.counts.unassigned ?? 0, first?.cidr ?? 'no network');
