@@ -248,6 +248,13 @@ export interface Trace {
 export interface Explanation {
   pod: string;
   decision: string;
+  /** 0 if the scheduler has not tried yet, or does not know. */
+  attempts: number;
+  nextTrySeconds: number | null;
+  /** Each says for which nodes it is. */
+  suggestions: string[];
+  /** Rules that may decide, and were not examined. */
+  notConsidered: string[];
   nodes: {
     name: string;
     feasible: boolean;
