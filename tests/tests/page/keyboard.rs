@@ -28,8 +28,24 @@ async fn the_map_is_walked_by_the_keyboard() -> Result<()> {
         .await;
     tab.press("Home").await?;
     tab.until_text(".cell-details", "10.244.0.0").await;
+
+    // Escape undoes the step, and is at the cell again: Enter leads back.
     tab.press("Escape").await?;
-    tab.until_text(".crumbs [aria-current]", "10.244.0.0/20")
+    tab.until_text(".crumbs [aria-current]", "10.244.0.0/16")
+        .await;
+    tab.until_text(".cell-details", "node-0").await;
+    tab.press("Enter").await?;
+    tab.until_text(".crumbs [aria-current]", "10.244.0.0/24")
+        .await;
+
+    // Where no step led, it goes to the next larger prefix.
+    tab.open(&site.view("#/map?prefix=10.244.16.0/24")?).await?;
+    tab.until_text(".crumbs [aria-current]", "10.244.16.0/24")
+        .await;
+    tab.evaluate("document.querySelector('canvas').focus()")
+        .await?;
+    tab.press("Escape").await?;
+    tab.until_text(".crumbs [aria-current]", "10.244.16.0/20")
         .await;
     tab.press("Backspace").await?;
     tab.until_text(".crumbs [aria-current]", "10.244.0.0/16")
@@ -69,6 +85,13 @@ async fn tab_reaches_the_content_and_the_field_reaches_everything() -> Result<()
     tab.type_text("10.244.0.7").await?;
     tab.press("Enter").await?;
     tab.until_text(".crumbs [aria-current]", "10.244.0.0/24")
+        .await;
+    // The address is where the keys go on.
+    tab.until_text(".cell-prefix", "10.244.0.7").await;
+    tab.until("document.activeElement?.tagName === 'CANVAS'")
+        .await;
+    tab.press("ArrowRight").await?;
+    tab.until("document.querySelector('.cell-prefix').innerText !== '10.244.0.7'")
         .await;
 
     // Columns are buttons.
