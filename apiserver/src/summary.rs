@@ -25,9 +25,9 @@ use podplane_proto::{
 use podplane_service_runtime::{authentication::RequestContext, identity::AUTHENTICATED};
 use podplane_summary::{
     AddressPage, AddressQuery, AddressesRequest, BlockListing, MapQuery, MapRequest, MapScene,
-    NodeDetails, QueryError, StreamDocument, TraceRow,
+    NodeDetails, NodeLocal, QueryError, StreamDocument, TraceRow,
 };
-use podplane_ui::{SESSION_PATH, Session, SessionSource};
+use podplane_ui::{PageServer, SERVER_PATH, SESSION_PATH, Session, SessionSource};
 use tokio_util::sync::CancellationToken;
 
 use self::{
@@ -49,6 +49,9 @@ use crate::{
 /// The prefix of the paths whose rights the handlers judge.
 const PREFIX: &str = "/summary/v1alpha1/";
 const VERSION: &str = "v1alpha1";
+
+/// The reason why a node has no links and routes here.
+const NETWORK_UNKNOWN: &str = "The API server does not know the networks of nodes: `podplane ui` on the machine of the node shows this one, without --server and --kubeconfig.";
 
 /// Returns true for the paths that [`routes`] authorizes by itself.
 pub(crate) fn judges(path: &str) -> bool {
@@ -86,6 +89,7 @@ pub(crate) fn routes(context: SummaryContext) -> Router {
         )
         .route("/summary/v1alpha1/recording", get(recording))
         .route(SESSION_PATH, get(session))
+        .route(SERVER_PATH, get(server))
         .with_state(Arc::new(context))
         .merge(podplane_ui::router())
 }
@@ -221,7 +225,8 @@ async fn node(
 ) -> Result<Answer, Refusal> {
     let looking = context.look(&parts, "nodes").await?;
     let make = move |snapshot: &Snapshot| {
-        let details = NodeDetails::of(&snapshot.space, &snapshot.summary, &name);
+        let local = NodeLocal::without_network(NETWORK_UNKNOWN);
+        let details = NodeDetails::of(&snapshot.space, &snapshot.summary, &name, local);
         json(&details.ok_or_else(|| ApiError::not_found("nodes", &name))?)
     };
     context.answer(looking, make).await
@@ -264,11 +269,28 @@ impl SummaryContext {
     }
 }
 
+impl SummaryContext {
+    /// Returns true if the client is nobody known, and rules decide.
+    fn needs_login(&self, parts: &Parts) -> bool {
+        let identity = RequestContext::of(&parts.extensions).identity;
+        self.gate.has_rules() && !identity.is_in(AUTHENTICATED)
+    }
+}
+
+/// Says to everybody which server it is.
+async fn server(State(context): State<Context>, parts: Parts) -> Result<Answer, Refusal> {
+    let server = PageServer {
+        source: SessionSource::Apiserver,
+        needs_login: context.needs_login(&parts),
+    };
+    Ok(answer::document(json(&server)?))
+}
+
 /// Says who the user is. Where no rules decide, nobody needs a login.
 async fn session(State(context): State<Context>, parts: Parts) -> Result<Answer, Refusal> {
     let identity = RequestContext::of(&parts.extensions).identity;
     let is_known = identity.is_in(AUTHENTICATED);
-    if context.gate.has_rules() && !is_known {
+    if context.needs_login(&parts) {
         let why = "log in: send a bearer token, or use `podplane ui`";
         return Err(ApiError::new(Reason::Unauthorized, why).into());
     }

@@ -19,6 +19,7 @@ mod pods;
 mod ready;
 mod report;
 mod services;
+mod topology;
 
 use std::{path::PathBuf, process::ExitCode};
 

@@ -105,6 +105,10 @@ async fn the_page_of_a_cluster_needs_the_token_that_was_printed() -> Result<()> 
         );
     }
 
+    // Which server it is, everybody may know.
+    let server = listener.get("/ui/server", &[]).await?.document()?;
+    assert_eq!(server, json!({"source": "listener", "needsLogin": true}));
+
     // A token is good once, and nothing else is one.
     assert_eq!(listener.log_in("wrong").await?.code, 401);
     let cookie = listener.cookie().await?;
@@ -119,6 +123,8 @@ async fn the_page_of_a_cluster_needs_the_token_that_was_printed() -> Result<()> 
     let logged_in = [("cookie", cookie.as_str())];
     let session = listener.get("/ui/session", &logged_in).await?.document()?;
     assert_eq!(session["source"], "listener");
+    let server = listener.get("/ui/server", &logged_in).await?.document()?;
+    assert_eq!(server["needsLogin"], false);
     let foreign = [
         ("cookie", cookie.as_str()),
         ("origin", "http://evil.example"),
@@ -144,6 +150,9 @@ async fn the_page_of_a_cluster_needs_the_token_that_was_printed() -> Result<()> 
     assert_eq!(lease["ip"], node["sandboxes"][0]["ips"][0], "{node:#}");
     assert_eq!(lease["containerID"], node["sandboxes"][0]["id"]);
     assert_eq!(node["links"], Value::Null, "the network is a ledger");
+    assert_eq!(node["topology"], Value::Null);
+    let why = node["networkUnknown"].as_str().context("a reason")?;
+    assert!(why.contains("in ledger mode"), "{why}");
     let path = "/summary/v1alpha1/pods/default/web/explanation";
     let explained = listener.get(path, &logged_in).await?.document()?;
     assert_eq!(explained["nodes"][0]["name"], "node-0", "{explained:#}");

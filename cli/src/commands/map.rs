@@ -2,7 +2,6 @@
 
 mod form;
 mod interactive;
-mod node;
 pub(crate) mod source;
 
 use std::process::ExitCode;
@@ -27,6 +26,7 @@ use crate::{
     kind::ResourceKind,
     output, picture,
     report::UsageError,
+    topology,
 };
 
 /// Show the address space of a cluster: the blocks of nodes, and each address by its state
@@ -83,7 +83,7 @@ pub(crate) fn run(args: MapArgs, global: &GlobalOptions) -> anyhow::Result<ExitC
     match &args.node {
         Some(name) => {
             let dir = DataDir::new(&global.data_dir)?;
-            let topology = node::read(&dir, name)?;
+            let topology = topology::enter_and_read(&dir, name)?;
             match args.output.format {
                 MapFormat::Text => args.output.write_text(&format!("{topology}\n"))?,
                 MapFormat::Json => args.output.write_json(&serde_json::to_value(&topology)?)?,

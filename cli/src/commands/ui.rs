@@ -22,7 +22,8 @@ use crate::{
 ///
 /// Prints an address of this machine that can be used once, and opens it where there is a desktop.
 /// Anyone who opens it has the rights of this command's user, until the command is interrupted.
-/// On the machine of the nodes, the page also shows sandboxes, allocation files, links and routes.
+/// On the machine of the nodes, the page also shows the network of a node as a picture, with its
+/// sandboxes, allocation files, links and routes.
 #[derive(Debug, clap::Args)]
 #[command(
     after_help = "Examples:\n  podplane ui\n  podplane ui --no-open --port 8080\n  podplane ui --kubeconfig podplane.kubeconfig"

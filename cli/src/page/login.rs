@@ -11,8 +11,8 @@ use axum::{
     routing::get,
 };
 use http::{HeaderMap, HeaderValue, StatusCode, header};
-use podplane_ui::{SESSION_PATH, Session};
-use serde::Deserialize;
+use podplane_ui::{PageServer, SERVER_PATH, SESSION_PATH, Session};
+use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 
 use super::{document, host::PageHost, refusal};
@@ -104,7 +104,10 @@ impl Login {
 /// The routes of the session.
 pub(super) fn routes(login: Arc<Login>) -> Router {
     let session = get(session).post(log_in).delete(log_out);
-    Router::new().route(SESSION_PATH, session).with_state(login)
+    Router::new()
+        .route(SESSION_PATH, session)
+        .route(SERVER_PATH, get(server))
+        .with_state(login)
 }
 
 /// Refuses requests for data without the cookie.
@@ -129,8 +132,20 @@ async fn session(State(login): State<Arc<Login>>, headers: HeaderMap) -> Respons
     if !login.is_logged_in(&headers) {
         return unauthorized();
     }
-    match serde_json::to_string(&login.session) {
-        Ok(session) => document(session),
+    json(&login.session)
+}
+
+/// Says to everybody which server it is.
+async fn server(State(login): State<Arc<Login>>, headers: HeaderMap) -> Response {
+    json(&PageServer {
+        source: login.session.source,
+        needs_login: !login.is_logged_in(&headers),
+    })
+}
+
+fn json(value: &impl Serialize) -> Response {
+    match serde_json::to_string(value) {
+        Ok(text) => document(text),
         Err(error) => {
             let code = StatusCode::INTERNAL_SERVER_ERROR;
             refusal(code, "InternalError", &error.to_string())

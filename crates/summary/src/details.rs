@@ -2,8 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use ipnet::IpNet;
-use podplane_map::AddressSpace;
+use podplane_map::{AddressSpace, NodeLink, NodeRoute, NodeTopology, TopologyLayout};
 use serde::Serialize;
 
 use crate::{
@@ -28,9 +27,14 @@ pub struct NodeDetails<'a> {
 }
 
 impl<'a> NodeDetails<'a> {
-    /// The details of a node as an API server knows them; `None` if there is no such node.
+    /// The details of a node; `None` if there is no such node.
     #[must_use]
-    pub fn of(space: &'a AddressSpace, summary: &'a ClusterSummary, name: &str) -> Option<Self> {
+    pub fn of(
+        space: &'a AddressSpace,
+        summary: &'a ClusterSummary,
+        name: &str,
+        local: NodeLocal,
+    ) -> Option<Self> {
         let node = summary.nodes.get(name)?;
         let mut seen = BTreeSet::new();
         let blocks = node.blocks.iter();
@@ -44,7 +48,7 @@ impl<'a> NodeDetails<'a> {
         Some(Self {
             node,
             addresses,
-            local: NodeLocal::default(),
+            local,
         })
     }
 }
@@ -58,9 +62,36 @@ pub struct NodeLocal {
     /// The allocation files of host-local.
     pub lease_files: Option<Vec<LeaseFileRow>>,
     /// The routes of the node's network namespace.
-    pub routes: Option<Vec<RouteRow>>,
+    pub routes: Option<Vec<NodeRoute>>,
     /// The links of the node's network namespace.
-    pub links: Option<Vec<LinkRow>>,
+    pub links: Option<Vec<NodeLink>>,
+    /// The picture of links, routes and pods: boxes and lines, in columns and rows of characters.
+    pub topology: Option<TopologyLayout>,
+    /// The reason why links, routes and picture are not known; `None` if they are.
+    pub network_unknown: Option<String>,
+}
+
+impl NodeLocal {
+    /// The facts where the network is not known.
+    #[must_use]
+    pub fn without_network(why: impl Into<String>) -> Self {
+        Self {
+            network_unknown: Some(why.into()),
+            ..Self::default()
+        }
+    }
+
+    /// The same facts with the network.
+    #[must_use]
+    pub fn with_network(self, network: NodeTopology) -> Self {
+        Self {
+            topology: Some(TopologyLayout::new(&network)),
+            routes: Some(network.routes),
+            links: Some(network.links),
+            network_unknown: None,
+            ..self
+        }
+    }
 }
 
 /// A sandbox.
@@ -96,32 +127,55 @@ pub struct LeaseFileRow {
     pub modified: Option<String>,
 }
 
-/// A route.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "camelCase")]
-pub struct RouteRow {
-    /// The prefix.
-    pub destination: IpNet,
-    /// The gateway, if there is one.
-    pub via: Option<String>,
-    /// The link, if there is one.
-    pub dev: Option<String>,
-}
+#[cfg(test)]
+mod tests {
+    use podplane_map::PodAttachment;
+    use serde_json::json;
 
-/// A link.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "camelCase")]
-pub struct LinkRow {
-    /// Its name.
-    pub name: String,
-    /// Its kind, such as `bridge`; `None` if the kernel names none.
-    pub kind: Option<String>,
-    /// True if it is up.
-    pub up: bool,
-    /// The link that it is a port of.
-    pub master: Option<String>,
-    /// The pod at its other end.
-    pub peer: Option<String>,
-    /// Its addresses, with the lengths of their prefixes.
-    pub addresses: Vec<String>,
+    use super::*;
+
+    #[test]
+    fn a_network_is_laid_out_and_an_unknown_one_has_a_reason() {
+        let unknown = NodeLocal::without_network("elsewhere");
+        let document = serde_json::to_value(&unknown).unwrap();
+        assert_eq!(
+            document,
+            json!({
+                "sandboxes": null, "leaseFiles": null, "routes": null, "links": null,
+                "topology": null, "networkUnknown": "elsewhere",
+            })
+        );
+        let link = NodeLink {
+            name: "cni0".into(),
+            kind: "bridge".into(),
+            ..NodeLink::default()
+        };
+        let pod = PodAttachment {
+            pod: "default/web".into(),
+            ..PodAttachment::default()
+        };
+        let known = unknown.with_network(NodeTopology {
+            node: "a".into(),
+            links: vec![link],
+            pods: vec![pod],
+            ..NodeTopology::default()
+        });
+        let document = serde_json::to_value(&known).unwrap();
+        assert_eq!(document["networkUnknown"], json!(null));
+        assert_eq!(document["links"][0]["name"], "cni0");
+        let boxes = document["topology"]["boxes"].as_array().unwrap();
+        let shown: Vec<_> = boxes
+            .iter()
+            .map(|each| (each["role"].as_str().unwrap(), &each["lines"][0]))
+            .collect();
+        assert_eq!(
+            shown,
+            [
+                ("namespace", &json!("a, network namespace")),
+                ("downLink", &json!("cni0")),
+                ("pod", &json!("pod default/web")),
+                ("routes", &json!("no routes")),
+            ]
+        );
+    }
 }

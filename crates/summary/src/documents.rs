@@ -217,6 +217,6 @@ pub struct PodCounts {
     pub total: u64,
     /// Those that run.
     pub running: u64,
-    /// Those that wait for a node.
+    /// Pods that wait for a node, or for an address there.
     pub waiting: u64,
 }

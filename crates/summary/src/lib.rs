@@ -29,7 +29,7 @@ mod waiting;
 pub use addresses::{AddressPage, AddressRow, HolderRow};
 pub use blocks::{held_addresses, node_block};
 pub use cluster::Cluster;
-pub use details::{LeaseFileRow, LinkRow, NodeDetails, NodeLocal, RouteRow, SandboxRow};
+pub use details::{LeaseFileRow, NodeDetails, NodeLocal, SandboxRow};
 pub use documents::{
     BlockRow, ClusterChanges, ClusterSummary, NetworkRow, NodeRow, PodCounts, StreamDocument,
 };

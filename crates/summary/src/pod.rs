@@ -1,4 +1,4 @@
-//! A pod, as far as its addresses and its wait for a node matter.
+//! A pod, as far as its addresses and its wait for them matter.
 
 use std::net::IpAddr;
 

@@ -1,8 +1,12 @@
-//! The pods that wait for a node, by the reasons that the scheduler gave.
+//! The pods that wait: for a node, by the reasons that the scheduler gave, or for an address there.
 
 use std::{cmp::Reverse, collections::BTreeMap, sync::Arc};
 
-use podplane_api::{core::Pod, jiff::Timestamp};
+use podplane_api::{
+    core::Pod,
+    jiff::Timestamp,
+    pod_ips::{is_host_network, is_terminal},
+};
 use serde::Serialize;
 
 /// The most pods that a group names.
@@ -10,6 +14,10 @@ pub const MOST_PODS: usize = 50;
 
 /// The reason of a pod that the scheduler has not looked at yet.
 const NEW: &str = "Not scheduled yet";
+
+/// The reason of a pod that has a node and no address. Its events say more; they are not among the
+/// facts.
+const BOUND: &str = "No address on its node yet";
 
 /// A pod that waits.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
@@ -46,11 +54,15 @@ pub(crate) struct WaitingFacts {
 }
 
 impl WaitingFacts {
-    /// The facts of a pod without a node that has not ended; `None` of any other pod.
+    /// The facts of a pod that has not ended and has no node, or no address there; `None` of any
+    /// other pod.
     pub(crate) fn of(pod: &Pod) -> Option<Self> {
-        let node = pod.spec.as_ref().and_then(|spec| spec.node_name.as_deref());
-        if node.is_some_and(|node| !node.is_empty()) || podplane_api::pod_ips::is_terminal(pod) {
+        if is_terminal(pod) {
             return None;
+        }
+        let node = pod.spec.as_ref().and_then(|spec| spec.node_name.as_deref());
+        if let Some(node) = node.filter(|node| !node.is_empty()) {
+            return Self::of_bound(pod, node);
         }
         let status = pod.status.iter();
         let mut conditions = status.flat_map(|status| status.conditions.iter().flatten());
@@ -74,6 +86,31 @@ impl WaitingFacts {
             reason: reason.into(),
             message: message.into(),
             since: changed.map(|time| time.0),
+        })
+    }
+
+    /// The facts of a pod that is bound to a node.
+    fn of_bound(pod: &Pod, node: &str) -> Option<Self> {
+        let status = pod.status.as_ref();
+        let ip = status.and_then(|status| status.pod_ip.as_ref());
+        let ips = status.and_then(|status| status.pod_ips.as_ref());
+        let has_address = ip.is_some() || ips.is_some_and(|ips| !ips.is_empty());
+        let is_deleting = pod.metadata.deletion_timestamp.is_some();
+        if has_address || is_deleting || is_host_network(pod) {
+            return None;
+        }
+        let mut conditions = status
+            .iter()
+            .flat_map(|status| status.conditions.iter().flatten());
+        let bound = conditions
+            .rfind(|condition| condition.type_ == "PodScheduled" && condition.status == "True");
+        let bound = bound.and_then(|condition| condition.last_transition_time.as_ref());
+        let since = bound.or(pod.metadata.creation_timestamp.as_ref());
+        let message = format!("bound to {node}, which has not reported an address; see its events");
+        Some(Self {
+            reason: BOUND.into(),
+            message: message.into(),
+            since: since.map(|time| time.0),
         })
     }
 }

@@ -120,6 +120,15 @@ export class PrefixAddresses {
     this.element = h('div', {}, this.#problem, this.#table.element, this.#more);
   }
 
+  /**
+   * Marks the row of an address.
+   *
+   * @param {string} ip
+   */
+  mark(ip) {
+    this.#table.mark(ip);
+  }
+
   async read() {
     const path = addressesPath(this.#prefix, PAGE, this.#starts.at(-1));
     try {

@@ -1,6 +1,6 @@
 // Requests to the own origin: documents, and streams that are opened again when they end.
 
-/** @import { Session } from '../types/contract.js' */
+/** @import { PageServer, Session } from '../types/contract.js' */
 
 const LEAST_PAUSE = 500;
 const LONGEST_PAUSE = 5000;
@@ -100,6 +100,15 @@ export class Api {
     return (await this.#data(path, init)).text();
   }
 
+  /**
+   * Which server it is, and whether it wants a login.
+   *
+   * @returns {Promise<PageServer>}
+   */
+  async server() {
+    return (await this.#fetch('/ui/server')).json();
+  }
+
   /** @returns {Promise<Session>} */
   async session() {
     return (await this.#fetch('/ui/session')).json();
@@ -112,36 +121,31 @@ export class Api {
    * @returns {Promise<Session>}
    */
   async logIn(token) {
+    const { source } = await this.server();
+    if (source !== 'apiserver') {
+      await this.exchange(token);
+      return this.session();
+    }
     this.#token = token;
     try {
       return await this.session();
     } catch (error) {
       this.#token = '';
-      if (!(error instanceof ServerError) || error.code !== 401) throw error;
-      // Only a listener has one-time tokens; elsewhere the first refusal is the reason.
-      if (!(await this.exchange(token))) throw error;
-      return this.session();
+      throw error;
     }
   }
 
   /**
-   * Exchanges a one-time token for the cookie of a session.
+   * Exchanges a one-time token of a listener for the cookie of a session.
    *
    * @param {string} token
-   * @returns {Promise<boolean>} false if the server has no such tokens
    */
   async exchange(token) {
-    try {
-      await this.#fetch('/ui/session', {
-        method: 'POST',
-        headers: { 'Content-Type': 'application/json' },
-        body: JSON.stringify({ token }),
-      });
-      return true;
-    } catch (error) {
-      if (error instanceof ServerError && [404, 405].includes(error.code)) return false;
-      throw error;
-    }
+    await this.#fetch('/ui/session', {
+      method: 'POST',
+      headers: { 'Content-Type': 'application/json' },
+      body: JSON.stringify({ token }),
+    });
   }
 
   async logOut() {

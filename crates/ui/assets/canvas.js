@@ -117,7 +117,8 @@ export function draw(canvas, scene, cell, { marks, cursor }) {
   if (cell >= LETTER_SIZE) letters(drawing);
   else patterns(drawing);
   outlines(drawing);
-  labels(drawing);
+  // Labels would cover the signs of large cells; the list beside the map has the blocks.
+  if (cell < LETTER_SIZE) labels(drawing);
   for (const one of marks.toReversed()) mark(drawing, one);
   if (cursor) ring(drawing, cursor);
 }
@@ -219,11 +220,9 @@ function labels({ context, scene, cell: size, colours }) {
   for (const { rect, cidr, node, otherNodes = [], state } of scene.view.outlines) {
     const [width, height] = [rect.width * size, rect.height * size];
     const nodes = [node ?? state, ...otherNodes];
-    // In the picture of a single block the ends of addresses say more than a label over them.
-    const hasAddresses = size >= ADDRESS_SIZE;
-    if (height < 14 || (hasAddresses && scene.view.outlines.length === 1)) continue;
+    if (height < 14) continue;
     const fits = (/** @type {string} */ text) => text.length * LABEL_CHARACTER + 8 <= width;
-    const most = hasAddresses || height < 30 ? 1 : 2;
+    const most = height < 30 ? 1 : 2;
     // Of a block that several nodes have, as many names as there is room for.
     const name = [nodes.join(', '), `${nodes[0]} +${otherNodes.length}`].find(fits);
     const lines = [otherNodes.length > 0 ? name : nodes[0], cidr]
@@ -232,11 +231,6 @@ function labels({ context, scene, cell: size, colours }) {
     const [x, middle] = [rect.x * size + width / 2, rect.y * size + height / 2];
     lines.forEach((line, index) => {
       const y = middle + 13 * (index - (lines.length - 1) / 2);
-      if (hasAddresses) {
-        const wide = line.length * LABEL_CHARACTER + 8;
-        context.fillStyle = colours.page;
-        context.fillRect(x - wide / 2, y - 8, wide, 16);
-      }
       context.strokeStyle = colours.page;
       context.lineWidth = 3;
       context.strokeText(line, x, y);

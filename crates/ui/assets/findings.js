@@ -5,13 +5,13 @@
 
 import { h, section, setText } from './dom.js';
 import { hint } from './messages.js';
-import { around, format, parse } from './prefix.js';
-import { mapLink, nodeLink, podLink } from './route.js';
+import { around, format, isSingle, parse } from './prefix.js';
+import { addressLink, mapLink, nodeLink, podLink } from './route.js';
 import { DataTable } from './table.js';
 import { counted, number } from './words.js';
 
 /** The length of the prefix that is shown around a finding, so that its neighbours are seen. */
-const AROUND = { v4: 24, v6: 112 };
+const AROUND = { 4: 24, 6: 112 };
 
 /** The worst first. */
 const ORDER = { error: 0, warning: 1, info: 2 };
@@ -124,8 +124,9 @@ function placeLink(finding) {
 export function placeOf({ prefix, network }) {
   const place = prefix ? parse(prefix) : null;
   if (!prefix || !place) return mapLink(network, prefix);
+  if (isSingle(place)) return addressLink(place, network);
   const least = network ? (parse(network)?.length ?? 0) : 0;
-  const length = Math.max(place.family === 4 ? AROUND.v4 : AROUND.v6, least);
+  const length = Math.max(AROUND[place.family], least);
   return mapLink(network, place.length > length ? format(around(place, length)) : prefix);
 }
 

@@ -16,7 +16,8 @@ export async function exchangeFragment(api) {
   const token = values.get('token') ?? '';
   const to = values.get('to') ?? '';
   history.replaceState(null, '', to.startsWith('#/') ? to : '#/');
-  await api.exchange(token);
+  // Only a listener has one-time tokens.
+  if ((await api.server()).source !== 'apiserver') await api.exchange(token);
 }
 
 /**

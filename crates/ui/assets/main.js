@@ -63,13 +63,14 @@ class Page {
     window.addEventListener('hashchange', () => this.#follow());
     this.#feed.connection.follow(new AbortController().signal, () => this.#connection());
     setInterval(renewAges, AGE_EVERY);
-    const hasToken = location.hash.startsWith('#token=');
     try {
-      if (hasToken) await exchangeFragment(this.#api);
-      await this.#begin(await this.#api.session());
+      if (location.hash.startsWith('#token=')) await exchangeFragment(this.#api);
+      const { needsLogin } = await this.#api.server();
+      if (needsLogin) this.#logIn('');
+      else await this.#begin(await this.#api.session());
     } catch (error) {
       const isRefused = error instanceof ServerError && error.code === 401;
-      if (isRefused) this.#logIn(hasToken ? error.message : '');
+      if (isRefused) this.#logIn(error.message);
       else replace(this.#main, h('h1', { tabindex: '-1' }, 'No answer'), errorBox(error));
     }
   }

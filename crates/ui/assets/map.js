@@ -7,9 +7,9 @@
 import { openHolder } from './addresses.js';
 import { ServerError } from './api.js';
 import { draw } from './canvas.js';
-import { h, isChanged, replace, setText } from './dom.js';
+import { h, isChanged, replace, section, setText } from './dom.js';
 import { errorBox } from './messages.js';
-import { go, mapLink } from './route.js';
+import { go, mapLink, nodeLink } from './route.js';
 import { Scene } from './scene.js';
 import { soon, throttled } from './signal.js';
 import { legend } from './states.js';
@@ -23,13 +23,23 @@ const LONGEST = 768;
 const AROUND = 190;
 const LEAST = 240;
 
-/** The map that had the focus when it was zoomed; the next one takes it. @type {AddressMap | null} */
+/**
+ * The map that had the focus when it was zoomed; the next one takes it, at the cell that was left.
+ *
+ * @type {{map: AddressMap, at: string | null} | null}
+ */
 let focused = null;
+
+/** The steps of Enter that lead to the present prefix; Escape undoes them. */
+/** @type {{network: string, from: string, to: string}[]} */
+const steps = [];
 
 /**
  * @typedef {object} MapOptions
  * @property {string | null} [network]
  * @property {string | null} [prefix]
+ * @property {string | null} [address] is marked: the map begins there, with the focus
+ * @property {(error: ServerError) => Node} [onRefused] what is shown of an error
  * @property {boolean} [isSmall] a picture beside another: no keyboard, a click opens it
  * @property {(scene: Scene, cell: Cell | null, findings: Finding[]) => void} [onCell]
  * @property {(scene: Scene) => void} [onScene]
@@ -47,6 +57,7 @@ export class AddressMap {
   /** @type {Mark[]} */ #marks = [];
   #size = 0;
   #isScheduled = false;
+  /** The address at which the map begins. @type {string | null} */ #wanted;
 
   /**
    * @param {Context} context
@@ -55,6 +66,7 @@ export class AddressMap {
   constructor(context, options) {
     this.#context = context;
     this.#options = options;
+    this.#wanted = options.address ?? null;
     const id = `map-${options.prefix ?? options.network ?? 'first'}`;
     this.#description.id = id;
     this.element = h(
@@ -94,7 +106,7 @@ export class AddressMap {
     void api.follow(`${path}&watch=true`, end, {
       onDocument: (/** @type {MapDocument} */ document) => this.#apply(document),
       onLost: () => {},
-      onRefused: (error) => replace(this.#problem, errorBox(error)),
+      onRefused: (error) => this.#refused(error),
     });
   }
 
@@ -104,8 +116,13 @@ export class AddressMap {
       this.#apply(await this.#context.api.json(path, this.#context.end));
     } catch (error) {
       // The state of the connection is shown for the whole page.
-      if (error instanceof ServerError) replace(this.#problem, errorBox(error));
+      if (error instanceof ServerError) this.#refused(error);
     }
+  }
+
+  /** @param {ServerError} error */
+  #refused(error) {
+    replace(this.#problem, this.#options.onRefused?.(error) ?? errorBox(error));
   }
 
   /** @param {string} description */
@@ -161,6 +178,7 @@ export class AddressMap {
     this.#marks = scene.marks(this.#context.feed.cluster.value.findings);
     // A single address needs nobody to point at it.
     if (width * height === 1) this.#cursor = { x: 0, y: 0 };
+    this.#begin(scene);
     const cursor = this.#cursor ? scene.at(this.#cursor.x, this.#cursor.y) : null;
     draw(this.#canvas, scene, this.#size, { marks: this.#marks, cursor });
     const name = `Map of ${network.role} ${prefix}`;
@@ -169,10 +187,23 @@ export class AddressMap {
     setText(this.#description, described(scene));
     this.#options.onScene?.(scene);
     this.#options.onCell?.(scene, cursor, cursor ? findingsAt(this.#marks, cursor) : []);
-    if (focused && focused !== this && !isSmall) {
-      focused = null;
-      this.#canvas.focus({ preventScroll: true });
-    }
+  }
+
+  /**
+   * Takes the focus and the place that the map begins with.
+   *
+   * @param {Scene} scene
+   */
+  #begin(scene) {
+    if (this.#options.isSmall) return;
+    const hadFocus = focused !== null && focused.map !== this;
+    const at = this.#wanted ?? (hadFocus ? (focused?.at ?? null) : null);
+    if (!hadFocus && at === null) return;
+    if (hadFocus) focused = null;
+    this.#wanted = null;
+    const cell = at === null ? null : scene.cellOf(at);
+    if (cell) this.#cursor = { x: cell.x, y: cell.y };
+    this.#canvas.focus({ preventScroll: true });
   }
 
   /** @param {MouseEvent} event */
@@ -195,13 +226,19 @@ export class AddressMap {
     const cell = scene && place ? scene.at(place.x, place.y) : null;
     if (!scene || !cell) return;
     const into = scene.into(cell);
-    if (into) this.#zoom(into);
-    else void openHolder(this.#context.api, cell.prefix, this.#context.end);
+    const { network, prefix } = scene.view;
+    if (into) {
+      steps.push({ network: network.cidr, from: prefix, to: into });
+      this.#zoom(into, null);
+    } else void openHolder(this.#context.api, cell.prefix, this.#context.end);
   }
 
-  /** @param {string} prefix */
-  #zoom(prefix) {
-    focused = document.activeElement === this.#canvas ? this : null;
+  /**
+   * @param {string} prefix
+   * @param {string | null} at the prefix of the cell to begin at
+   */
+  #zoom(prefix, at) {
+    focused = document.activeElement === this.#canvas ? { map: this, at } : null;
     go(mapLink(this.#scene?.view.network.cidr, prefix));
   }
 
@@ -225,9 +262,15 @@ export class AddressMap {
     event.preventDefault();
   }
 
+  /** Undoes the step that led here; where none did, goes to the next larger prefix. */
   #out() {
-    const outer = this.#scene?.crumbs().at(-2);
-    if (outer) this.#zoom(outer);
+    if (!this.#scene) return;
+    const { network, prefix } = this.#scene.view;
+    const step = steps.pop();
+    const isUndone = step?.network === network.cidr && step.to === prefix;
+    if (!isUndone) steps.length = 0;
+    const outer = isUndone ? step?.from : this.#scene.crumbs().at(-2);
+    if (outer) this.#zoom(outer, prefix);
   }
 }
 
@@ -272,5 +315,40 @@ export class Legend {
       legend(view.counts),
       hidden && h('p', { class: 'quiet' }, 'Not all of them fit into the picture.'),
     );
+  }
+}
+
+/** The most blocks that are listed. */
+const MOST_BLOCKS = 32;
+
+/**
+ * The blocks in a picture, each with its node: large cells have no room for labels over them.
+ */
+export class BlockList {
+  element = h('div', {});
+
+  /** @param {Scene} scene */
+  show({ view }) {
+    const { outlines, network } = view;
+    const isListed = outlines.length > 0 && outlines.length <= MOST_BLOCKS;
+    if (!isChanged(this.element, isListed && [network.cidr, outlines])) return;
+    if (!isListed) {
+      replace(this.element);
+      return;
+    }
+    const items = outlines.map(({ cidr, node, otherNodes = [], state }) => {
+      const names = [...(node ? [node] : []), ...otherNodes].map((name) =>
+        h('span', { class: 'holder' }, h('a', { href: nodeLink(name) }, name)),
+      );
+      return h(
+        'li',
+        {},
+        h('a', { href: mapLink(network.cidr, cidr), class: 'code' }, cidr),
+        ' ',
+        ...names,
+        state !== 'assigned' && ` ${state}`,
+      );
+    });
+    replace(this.element, section('Blocks', h('ul', { class: 'plain' }, ...items)));
   }
 }

@@ -16,6 +16,7 @@ import { blockLinks, fillBar, stateOf } from './nodes.js';
 import { podLink } from './route.js';
 import { throttled } from './signal.js';
 import { DataTable } from './table.js';
+import { topologyPicture } from './topology.js';
 import { number } from './words.js';
 import { yamlPanel } from './yaml.js';
 
@@ -33,6 +34,7 @@ export function node(context) {
   const problem = h('div', {});
   const maps = h('div', {});
   const addresses = addressTable(`Addresses of ${name}`);
+  const network = h('div', {});
   const machine = new MachineTables();
   const events = new Events(context, { kind: 'Node', namespace: '', name });
   const read = async () => {
@@ -42,6 +44,8 @@ export function node(context) {
       replace(problem);
       if (isChanged(facts, found.node)) replace(facts, factsOf(found));
       addresses.update(found.addresses);
+      const { topology, networkUnknown } = found;
+      if (isChanged(network, [topology, networkUnknown])) replace(network, networkOf(found));
       machine.update(found);
       const cidrs = found.node.blocks.map(({ cidr }) => cidr);
       if (isChanged(maps, cidrs)) replace(maps, ...mapsOf(context, cidrs));
@@ -58,6 +62,7 @@ export function node(context) {
     problem,
     facts,
     maps,
+    section('Network', network),
     section('Addresses', addresses.element),
     machine.element,
     section('Events', events.element),
@@ -107,6 +112,16 @@ function mapsOf(context, cidrs) {
     section('States', legend.element),
   );
   return [h('div', { class: 'with-aside' }, h('div', {}, ...maps), aside)];
+}
+
+/**
+ * The picture of the node's network, or the reason why there is none.
+ *
+ * @param {NodeDetails} details
+ */
+function networkOf({ node: { name }, topology, networkUnknown }) {
+  if (topology) return topologyPicture(name, topology);
+  return h('p', { class: 'quiet' }, networkUnknown ?? 'The server does not say what it is.');
 }
 
 /** What only a server on the node's machine knows; absent where it does not. */
@@ -203,7 +218,7 @@ const ROUTE = [
 /** @type {Column<Link>[]} */
 const LINK = [
   { title: 'Name', value: ({ name }) => name, isCode: true },
-  { title: 'Kind', value: ({ kind }) => kind ?? '' },
+  { title: 'Kind', value: ({ kind }) => kind },
   { title: 'State', value: ({ up }) => (up ? 'up' : 'down') },
   { title: 'Bridge', value: ({ master }) => master ?? '', isCode: true },
   { title: 'Peer', value: ({ peer }) => peer ?? '', show: ({ peer }) => podName(peer) },

@@ -111,9 +111,14 @@ function fillOf({ used, capacity }) {
   return capacity ? used / capacity : 0;
 }
 
-/** @param {NodeRow} node */
+/**
+ * The part in use as a bar; of a block of IPv6, whose part is always next to nothing, the number.
+ *
+ * @param {NodeRow} node
+ */
 export function fillBar(node) {
   const percent = Math.round(100 * fillOf(node));
+  if (percent === 0 && node.used > 0) return h('span', {}, `${number(node.used)} in use`);
   const bar = h('span', { class: 'bar-fill', 'aria-hidden': 'true' }, h('span', {}));
   const inner = bar.firstElementChild;
   if (inner instanceof HTMLElement) inner.style.width = `${Math.min(100, percent)}%`;

@@ -7,7 +7,7 @@
 import { CellDetails } from './details.js';
 import { h, isChanged, replace, section, setText } from './dom.js';
 import { placeOf } from './findings.js';
-import { AddressMap, Legend } from './map.js';
+import { AddressMap, BlockList, Legend } from './map.js';
 import { TableBehind } from './map-view.js';
 import { hint } from './messages.js';
 import { link, mapLink } from './route.js';
@@ -31,11 +31,13 @@ export function overview(context) {
   const beside = new Beside(context);
   const details = new CellDetails(api, end);
   const legend = new Legend();
+  const blocks = new BlockList();
   const title = h('a', { href: link(['map']), class: 'code' });
   const table = new TableBehind(context);
   const map = new AddressMap(context, {
     onScene: (scene) => {
       legend.show(scene);
+      blocks.show(scene);
       table.is(scene);
       setText(title, scene.view.prefix);
     },
@@ -56,6 +58,7 @@ export function overview(context) {
       { 'aria-label': 'Details of the map' },
       section('At the cursor', details.element),
       section('States', legend.element),
+      blocks.element,
       attention,
     ),
   );
@@ -108,7 +111,7 @@ class Figures {
     for (const node of nodes.values()) if (node.ready) ready += 1;
     const [used, usable] = first ? [inUse(first.counts), usableIn(first.counts)] : [0, 0];
     this.#pods.show(pods.total, `${number(pods.running)} running`);
-    this.#waiting.show(pods.waiting, 'for a node');
+    this.#waiting.show(pods.waiting, 'for a node or address');
     this.#nodes.show(nodes.size, `${number(ready)} ready`);
     this.#used.show(used, `of ${number(usable)} in blocks`);
     this.#unassigned.show(first?.counts.unassigned ?? 0, first?.cidr ?? 'no network');

@@ -1,19 +1,20 @@
 // A pod: its state, its trace, its events, the scheduler's explanation, and its YAML.
 
-/** @import { Condition, Explanation, Pod } from '../types/contract.js' */
+/** @import { Condition, Explanation, Pod, PodList } from '../types/contract.js' */
 /** @import { Trace, WatchEvent } from '../types/contract.js' */
 /** @import { Context, View } from './views.js' */
 
 import { ago } from './ages.js';
 import { ServerError, isAbort } from './api.js';
-import { definitions, h, replace, section } from './dom.js';
+import { definitions, h, isChanged, replace, section } from './dom.js';
 import { Events } from './events.js';
 import { errorBox, hint } from './messages.js';
-import { addressLink, stateOf } from './pods.js';
+import { placeOf, stateOf } from './pods.js';
 import { nodeLink } from './route.js';
 import { throttled } from './signal.js';
 import { DataTable } from './table.js';
 import { Waterfall } from './waterfall.js';
+import { instant, number } from './words.js';
 import { yamlPanel } from './yaml.js';
 
 /** A watch of a pod is silent while nothing changes; it is opened anew after ten minutes. */
@@ -33,10 +34,12 @@ export function pod(context) {
   const events = new Events(context, { kind: 'Pod', namespace, name });
   const trace = new TracePanel(context, `${summary}/trace`);
   const explanation = new ExplanationPanel(context, `${summary}/explanation`);
+  let lacked = '';
   const refresh = throttled(context.pause, context.end, async () => {
-    await Promise.all([events.read(), trace.read(), explanation.read()]);
+    await Promise.all([events.read(), trace.read(lacked), explanation.read()]);
   });
   const show = (/** @type {Pod} */ found) => {
+    lacked = lackedBy(found);
     replace(facts, factsOf(found));
     conditions.update(found.status?.conditions ?? []);
     refresh();
@@ -75,7 +78,20 @@ function follow({ api, feed, end, isLive, pause }, namespace, name, show, instea
     }
   };
   if (!isLive) {
-    feed.cluster.follow(end, throttled(pause, end, read));
+    // A list says without an error that there is no such pod at the moment.
+    const fieldSelector = `metadata.namespace=${namespace},metadata.name=${name}`;
+    const path = `/api/v1/pods?${new URLSearchParams({ fieldSelector })}`;
+    const readMoment = async () => {
+      try {
+        /** @type {PodList} */
+        const { items } = await api.json(path, end);
+        if (items[0]) show(items[0]);
+        else instead(hint(`There is no pod ${namespace}/${name} at this moment.`));
+      } catch (error) {
+        if (!isAbort(error)) instead(errorBox(error));
+      }
+    };
+    feed.cluster.follow(end, throttled(pause, end, readMoment));
     return;
   }
   // The first read says so if the pod does not exist, which a watch does not. Users who may only
@@ -97,10 +113,27 @@ function follow({ api, feed, end, isLive, pause }, namespace, name, show, instea
 }
 
 /** @param {Pod} pod */
+function addressesOf({ status }) {
+  return status?.podIPs?.map(({ ip }) => ip) ?? (status?.podIP ? [status.podIP] : []);
+}
+
+/**
+ * What a pod still waits for; empty if it has its address, or needs none any more.
+ *
+ * @param {Pod} pod
+ */
+function lackedBy(pod) {
+  const { metadata, spec, status } = pod;
+  const hasEnded = status?.phase === 'Succeeded' || status?.phase === 'Failed';
+  if (hasEnded || metadata.deletionTimestamp || addressesOf(pod).length > 0) return '';
+  return spec?.nodeName ? 'an address' : 'a node';
+}
+
+/** @param {Pod} pod */
 function factsOf(pod) {
   const { metadata, spec, status } = pod;
-  const ips = status?.podIPs?.map(({ ip }) => ip) ?? (status?.podIP ? [status.podIP] : []);
-  const links = ips.map((ip) => h('span', { class: 'holder' }, addressLink(ip)));
+  const ips = addressesOf(pod);
+  const links = ips.map((ip) => h('span', { class: 'holder' }, placeOf(ip)));
   const node = spec?.nodeName;
   const owners = metadata.ownerReferences?.map(({ kind, name }) => `${kind} ${name}`).join(', ');
   return definitions([
@@ -151,12 +184,17 @@ class TracePanel {
     this.#path = path;
   }
 
-  async read() {
-    const { api, end } = this.#context;
+  /** @param {string} lacked what the pod waits for */
+  async read(lacked) {
+    const { api, end, isLive } = this.#context;
+    if (!isLive) {
+      replace(this.#content, h('p', { class: 'quiet' }, 'A recording has no traces.'));
+      return;
+    }
     try {
       /** @type {Trace} */
       const trace = await api.json(this.#path, end);
-      this.#waterfall.show(trace);
+      this.#waterfall.show(trace, lacked);
       if (this.#content.firstChild !== this.#waterfall.element) {
         replace(this.#content, this.#waterfall.element);
       }
@@ -171,11 +209,33 @@ class TracePanel {
   }
 }
 
+/** The time from an attempt until its result is asked for, in milliseconds. */
+const AFTER_ATTEMPT = 1000;
+
+/**
+ * What `podplane explain` prints beside its table.
+ *
+ * @param {Explanation} explanation
+ */
+function attemptFacts({ attempts, nextTrySeconds, suggestions, notConsidered }) {
+  const list = (/** @type {string[]} */ texts) =>
+    texts.length > 0 ? h('ul', { class: 'plain' }, ...texts.map((text) => h('li', {}, text))) : null;
+  const at = nextTrySeconds === null ? null : new Date(Date.now() + 1000 * nextTrySeconds);
+  return definitions([
+    ['Attempts', attempts > 0 ? number(attempts) : null],
+    ['Next Attempt', at && `at ${instant(at.toISOString())}, or after a change`],
+    ['To Make It Fit', list(suggestions)],
+    ['Not Considered', list(notConsidered)],
+  ]);
+}
+
 class ExplanationPanel {
   element = h('div', {});
   #context;
   #path;
   #decision = h('p', {});
+  #facts = h('div', {});
+  /** Reads again when the scheduler has tried again. @type {number | undefined} */ #timer;
   #table = new DataTable(
     /** @type {import('./table.js').TableOptions<Explanation['nodes'][number]>} */ ({
       caption: 'Nodes as the scheduler sees them for this pod',
@@ -215,18 +275,27 @@ class ExplanationPanel {
   constructor(context, path) {
     this.#context = context;
     this.#path = path;
+    context.end.addEventListener('abort', () => clearTimeout(this.#timer), { once: true });
   }
 
   async read() {
     const { api, end, knowsMachine } = this.#context;
     if (!knowsMachine) return;
+    clearTimeout(this.#timer);
     try {
       /** @type {Explanation} */
       const found = await api.json(this.#path, end);
       this.#decision.textContent = found.decision;
+      const { attempts, nextTrySeconds: next, suggestions, notConsidered } = found;
+      const given = [attempts, next, suggestions, notConsidered];
+      if (isChanged(this.#facts, given)) replace(this.#facts, attemptFacts(found));
+      if (next !== null && !end.aborted) {
+        this.#timer = setTimeout(() => void this.read(), 1000 * next + AFTER_ATTEMPT);
+      }
       this.#table.update(found.nodes);
       if (!this.#table.element.isConnected) {
-        replace(this.element, section('Scheduling', this.#decision, this.#table.element));
+        const parts = [this.#decision, this.#facts, this.#table.element];
+        replace(this.element, section('Scheduling', ...parts));
       }
     } catch (error) {
       const isAbsent = error instanceof ServerError && error.code === 404;

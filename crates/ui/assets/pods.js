@@ -7,8 +7,8 @@ import { ago } from './ages.js';
 import { isAbort } from './api.js';
 import { button, h, replace } from './dom.js';
 import { errorBox } from './messages.js';
-import { around, format, parse } from './prefix.js';
-import { mapLink, nodeLink, podLink } from './route.js';
+import { parse } from './prefix.js';
+import { addressLink, nodeLink, podLink } from './route.js';
 import { throttled } from './signal.js';
 import { DataTable } from './table.js';
 
@@ -146,13 +146,11 @@ function podTable() {
 }
 
 /**
- * The link of an address to its place on the map.
+ * An address as a link to its place on the map.
  *
  * @param {string} ip
  */
-export function addressLink(ip) {
-  const prefix = parse(ip);
-  if (!prefix) return ip;
-  const length = prefix.family === 4 ? 24 : 112;
-  return h('a', { href: mapLink(null, format(around(prefix, length))), class: 'code' }, ip);
+export function placeOf(ip) {
+  const address = parse(ip);
+  return address ? h('a', { href: addressLink(address, null), class: 'code' }, ip) : ip;
 }

@@ -1,5 +1,9 @@
 // Views and their addresses, in the fragment.
 
+/** @import { Prefix } from './prefix.js' */
+
+import { around, format, parse as parsePrefix } from './prefix.js';
+
 /**
  * @typedef {object} Route
  * @property {string[]} path the parts, decoded
@@ -46,6 +50,22 @@ export function link(path, query = {}) {
  */
 export function mapLink(network, prefix) {
   return link(['map'], { network, prefix });
+}
+
+/** The length of the prefix that is shown around an address: each of 256 has a cell. */
+const AROUND = { 4: 24, 6: 120 };
+
+/**
+ * The link to an address on the map, among its neighbours, where it is marked.
+ *
+ * @param {Prefix} address
+ * @param {string | null | undefined} network
+ */
+export function addressLink(address, network) {
+  const least = parsePrefix(network ?? '')?.length ?? 0;
+  const prefix = around(address, Math.max(AROUND[address.family], least));
+  const [ip] = format(address).split('/');
+  return link(['map'], { network, prefix: format(prefix), address: ip });
 }
 
 /** @param {string} name */

@@ -3,8 +3,8 @@
 /** @import { ClusterFeed } from './cluster.js' */
 
 import { h } from './dom.js';
-import { around, contains, format, isSingle, parse } from './prefix.js';
-import { go, link, mapLink, nodeLink, podLink } from './route.js';
+import { contains, format, isSingle, parse } from './prefix.js';
+import { addressLink, go, link, mapLink, nodeLink, podLink } from './route.js';
 
 /** The field takes the focus at this key. */
 const KEY = '/';
@@ -55,10 +55,8 @@ function targetOf(feed, text) {
       const outer = parse(cidr);
       return outer !== null && contains(outer, prefix);
     });
-    const length = prefix.family === 4 ? 24 : 112;
-    const least = network ? (parse(network.cidr)?.length ?? 0) : 0;
-    const shown = isSingle(prefix) ? around(prefix, Math.max(length, least)) : prefix;
-    return mapLink(network?.cidr, format(shown));
+    if (isSingle(prefix)) return addressLink(prefix, network?.cidr);
+    return mapLink(network?.cidr, format(prefix));
   }
   if (nodes.has(text)) return nodeLink(text);
   return text.includes('/') ? podLink(text) : link(['pod', 'default', text]);

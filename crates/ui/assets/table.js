@@ -42,6 +42,8 @@ export class DataTable {
   /** @type {number | null} */ #sortedBy;
   #isDescending;
   #words = '';
+  /** The key of the marked row. @type {string | null} */ #marked = null;
+  #hasShownMark = false;
   /** @type {Map<string, {content: string, element: HTMLTableRowElement}>} */
   #shown = new Map();
   #body = h('tbody');
@@ -70,7 +72,27 @@ export class DataTable {
   update(rows) {
     this.#rows = rows;
     this.#isKnown = true;
+    if (this.#marked !== null && !this.#hasShownMark) this.#turnToMark(this.#marked);
     this.#render();
+  }
+
+  /**
+   * Marks a row. The table opens at its page.
+   *
+   * @param {string} key
+   */
+  mark(key) {
+    this.#marked = key;
+    if (this.#isKnown) this.update(this.#rows);
+  }
+
+  /** @param {string} marked */
+  #turnToMark(marked) {
+    const { key } = this.#options;
+    const index = this.#selected().findIndex((row) => key(row) === marked);
+    if (index < 0) return;
+    this.#page = Math.floor(index / PAGE);
+    this.#hasShownMark = true;
   }
 
   /** @param {string} label */
@@ -130,6 +152,7 @@ export class DataTable {
       if (before && !isSame && before.element.contains(document.activeElement)) {
         queueMicrotask(() => element.querySelector('a')?.focus());
       }
+      if (name === this.#marked) element.setAttribute('aria-current', 'true');
       shown.set(name, { content, element });
       return element;
     });

@@ -2,6 +2,7 @@
 
 /** @import { Span, Trace } from '../types/contract.js' */
 
+import { ago } from './ages.js';
 import { button, h, isChanged, replace } from './dom.js';
 import { DataTable } from './table.js';
 import { duration, instant } from './words.js';
@@ -67,12 +68,17 @@ export class Waterfall {
     );
   }
 
-  /** @param {Trace} trace */
-  show({ spans, began }) {
-    if (!isChanged(this.#picture, spans)) return;
+  /**
+   * @param {Trace} trace
+   * @param {string} lacked what its pod waits for; nothing if it has its address
+   */
+  show({ spans, began }, lacked) {
+    if (!isChanged(this.#picture, [spans, lacked])) return;
     const placed = withDepths(spans);
     const end = Math.max(1e-6, ...spans.map(({ start, seconds }) => start + seconds));
-    this.#began.textContent = `began ${instant(began)}, takes ${duration(end)}`;
+    const start = `began ${instant(began)}`;
+    if (lacked) replace(this.#began, `${start}; without ${lacked} for `, ago(began));
+    else replace(this.#began, `${start}, takes ${duration(end)}`);
     replace(this.#axis, ...Array.from({ length: TICKS + 1 }, (_, tick) => tickAt(tick, end)));
     replace(this.#picture, ...placed.map((span) => bar(span, end)));
     this.#table.update(placed);
@@ -122,12 +128,8 @@ function bar({ name, service, process, start, seconds, depth, error, attributes 
     { title: more || null },
     label,
     h('span', { class: 'track', 'aria-hidden': 'true' }, fill),
-    h(
-      'span',
-      { class: 'takes' },
-      duration(seconds),
-      error && h('span', { class: 'finding error' }, ` ${error}`),
-    ),
+    h('span', { class: 'takes' }, duration(seconds)),
+    error && h('span', { class: 'finding error reason' }, error),
   );
 }
 

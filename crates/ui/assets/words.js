@@ -11,7 +11,10 @@ const grouped = new Intl.NumberFormat('en');
  */
 export function number(count) {
   if (count === null || count === undefined) return '–';
-  if (typeof count === 'number') return grouped.format(count);
+  if (typeof count === 'number') {
+    // JSON's numbers are read with 53 bits.
+    return Number.isSafeInteger(count) ? grouped.format(count) : `≈2^${Math.round(Math.log2(count))}`;
+  }
   const value = BigInt(count);
   const bits = value.toString(2).length - 1;
   return value === 1n << BigInt(bits) ? `2^${bits}` : `≈2^${bits}`;

@@ -11,4 +11,4 @@ mod assets;
 mod session;
 
 pub use assets::{is_public, router};
-pub use session::{SESSION_PATH, Session, SessionSource};
+pub use session::{PageServer, SERVER_PATH, SESSION_PATH, Session, SessionSource};

@@ -17,8 +17,14 @@ export type StateName =
 /** Numbers beyond 2^53-1 are strings of digits. */
 export type Counts = Partial<Record<StateName, number | string>>;
 
-export interface Session {
+/** What a server says to everybody. */
+export interface PageServer {
   source: 'apiserver' | 'listener' | 'recording';
+  needsLogin: boolean;
+}
+
+export interface Session {
+  source: PageServer['source'];
   user: string | null;
   server: string;
 }
@@ -169,6 +175,26 @@ export interface NodeDetails {
   leaseFiles: LeaseFile[] | null;
   routes: Route[] | null;
   links: Link[] | null;
+  topology: TopologyLayout | null;
+  /** A sentence that says why routes, links and topology are null. */
+  networkUnknown: string | null;
+}
+
+/** The network of a node as boxes and lines, in columns and rows of characters. */
+export interface TopologyLayout {
+  width: number;
+  height: number;
+  /** Outer ones first. */
+  boxes: TopologyBox[];
+  /** From the right edge of a box to the left edge of another. */
+  lines: { from: [number, number]; to: [number, number] }[];
+}
+
+export interface TopologyBox {
+  role: 'namespace' | 'link' | 'downLink' | 'pod' | 'routes';
+  rect: Rect;
+  /** The first line is a heading. */
+  lines: string[];
 }
 
 export interface Sandbox {
@@ -195,7 +221,8 @@ export interface Route {
 
 export interface Link {
   name: string;
-  kind: string | null;
+  /** Empty if the kernel names none. */
+  kind: string;
   up: boolean;
   master: string | null;
   peer: string | null;
@@ -221,6 +248,13 @@ export interface Trace {
 export interface Explanation {
   pod: string;
   decision: string;
+  /** 0 if the scheduler has not tried yet, or does not know. */
+  attempts: number;
+  nextTrySeconds: number | null;
+  /** Each says for which nodes it is. */
+  suggestions: string[];
+  /** Rules that may decide, and were not examined. */
+  notConsidered: string[];
   nodes: {
     name: string;
     feasible: boolean;

@@ -82,6 +82,7 @@ async fn a_kubeconfig_opens_the_page_with_the_rights_of_its_user() -> Result<()>
     // The machine of the nodes is not that of this command, as far as it knows.
     tab.open(&listener.view("#/node/node-0")).await?;
     tab.until_text("main", "10.244.0.").await;
+    tab.until_text("main", "on the machine of the node").await;
     assert!(!tab.text("main").await?.contains("Sandboxes"));
 
     // What the user may not see is named, one part at a time.

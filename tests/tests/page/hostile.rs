@@ -4,7 +4,7 @@ use anyhow::Result;
 use http::Method;
 use serde_json::{Value, json};
 
-use crate::site::{LOGIN, Site, assert_content, ledger};
+use crate::site::{Site, assert_content, ledger};
 
 const MARKUP: &str = "<img src=x onerror=\"document.title='taken'\"><script>1</script>";
 
@@ -60,7 +60,6 @@ async fn texts_of_the_api_do_not_become_markup() -> Result<()> {
     assert_content(
         &tab,
         &[
-            LOGIN,
             "odd/trace",
             "/summary/v1alpha1/nodes/",
             "events?fieldSelector",

@@ -2,7 +2,7 @@
 
 use anyhow::Result;
 
-use crate::site::{LOGIN, Site, assert_content, ledger};
+use crate::site::{Site, assert_content, ledger};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_map_is_walked_by_the_keyboard() -> Result<()> {
@@ -28,13 +28,29 @@ async fn the_map_is_walked_by_the_keyboard() -> Result<()> {
         .await;
     tab.press("Home").await?;
     tab.until_text(".cell-details", "10.244.0.0").await;
+
+    // Escape undoes the step, and is at the cell again: Enter leads back.
     tab.press("Escape").await?;
-    tab.until_text(".crumbs [aria-current]", "10.244.0.0/20")
+    tab.until_text(".crumbs [aria-current]", "10.244.0.0/16")
+        .await;
+    tab.until_text(".cell-details", "node-0").await;
+    tab.press("Enter").await?;
+    tab.until_text(".crumbs [aria-current]", "10.244.0.0/24")
+        .await;
+
+    // Where no step led, it goes to the next larger prefix.
+    tab.open(&site.view("#/map?prefix=10.244.16.0/24")?).await?;
+    tab.until_text(".crumbs [aria-current]", "10.244.16.0/24")
+        .await;
+    tab.evaluate("document.querySelector('canvas').focus()")
+        .await?;
+    tab.press("Escape").await?;
+    tab.until_text(".crumbs [aria-current]", "10.244.16.0/20")
         .await;
     tab.press("Backspace").await?;
     tab.until_text(".crumbs [aria-current]", "10.244.0.0/16")
         .await;
-    assert_content(&tab, &[LOGIN])?;
+    assert_content(&tab, &[])?;
     site.finish().await
 }
 
@@ -70,6 +86,13 @@ async fn tab_reaches_the_content_and_the_field_reaches_everything() -> Result<()
     tab.press("Enter").await?;
     tab.until_text(".crumbs [aria-current]", "10.244.0.0/24")
         .await;
+    // The address is where the keys go on.
+    tab.until_text(".cell-prefix", "10.244.0.7").await;
+    tab.until("document.activeElement?.tagName === 'CANVAS'")
+        .await;
+    tab.press("ArrowRight").await?;
+    tab.until("document.querySelector('.cell-prefix').innerText !== '10.244.0.7'")
+        .await;
 
     // Columns are buttons.
     tab.open(&site.view("#/nodes")?).await?;
@@ -80,6 +103,6 @@ async fn tab_reaches_the_content_and_the_field_reaches_everything() -> Result<()
     tab.until_text("tbody tr:first-child", "node-1").await;
     tab.until("document.querySelector('th').ariaSort === 'descending'")
         .await;
-    assert_content(&tab, &[LOGIN])?;
+    assert_content(&tab, &[])?;
     site.finish().await
 }

@@ -1,8 +1,9 @@
 //! The page follows a live cluster.
 
 use anyhow::Result;
+use podplane_tests::{listener::PageListener, pods};
 
-use crate::site::{LOGIN, Site, assert_content, ledger};
+use crate::site::{Site, assert_content, ledger};
 
 /// The number of pods of the overview.
 const PODS: &str = ".figures li:first-child";
@@ -31,7 +32,7 @@ async fn a_pod_is_shown_without_a_reload_and_after_a_restart_of_the_api_server()
     tab.until("window.isFirstDocument === true").await;
 
     // Chromium writes a line for each attempt while there is no server.
-    assert_content(&tab, &[LOGIN, "/summary/v1alpha1/"])?;
+    assert_content(&tab, &["/summary/v1alpha1/"])?;
     site.finish().await
 }
 
@@ -55,7 +56,7 @@ async fn an_empty_cluster_says_what_to_do() -> Result<()> {
     tab.open(&site.view("#/nodes")?).await?;
     site.cluster.add_nodes(["first"]).await?;
     tab.until_text("main td a", "first").await;
-    assert_content(&tab, &[LOGIN])?;
+    assert_content(&tab, &[])?;
     site.finish().await
 }
 
@@ -90,15 +91,118 @@ async fn deep_links_open_their_views_and_follow_them() -> Result<()> {
     // What the server says is shown as it is.
     tab.open(&site.view("#/map?prefix=10.99.0.0/24")?).await?;
     tab.until_text(".error", "10.99.0.0/24").await;
+    // After an unknown network the known ones are listed.
+    tab.open(&site.view("#/map?network=10.99.0.0/16")?).await?;
+    tab.until_text(".error", "no network 10.99.0.0/16").await;
+    tab.evaluate("document.querySelector('.map a').click()")
+        .await?;
+    tab.until_text(".crumbs", "10.244.0.0/16").await;
+    // An address has its cell and its row.
+    tab.open(&site.view(&format!("#/pod/default/{name}"))?)
+        .await?;
+    tab.until(&format!(
+        "[...document.querySelectorAll('.facts a')].some((one) => one.innerText === '{ip}')"
+    ))
+    .await;
+    tab.evaluate("document.querySelector('.facts a.code').click()")
+        .await?;
+    tab.until_text(".cell-prefix", &ip).await;
+    tab.until_text(".cell-details .holders", &name).await;
+    tab.until_text("tr[aria-current]", &ip).await;
+
     tab.open(&site.view("#/pod/default/nobody")?).await?;
     tab.until_text(".error", "\"nobody\" not found").await;
     tab.open(&site.view("#/nothing")?).await?;
     tab.until_text("h1", "No such view").await;
     let refused = [
         "prefix=10.99.0.0%2F24&watch=true",
+        "network=10.99.0.0%2F16&watch=true",
         "pods/nobody",
         "nobody/trace",
     ];
-    assert_content(&tab, &[&[LOGIN], &refused[..]].concat())?;
+    assert_content(&tab, &refused)?;
+    site.finish().await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_pod_that_waits_says_for_what_and_what_would_help() -> Result<()> {
+    // One node of 5 addresses.
+    let few = ledger().nodes(1).node_cidr_mask_size(29);
+    let Some(site) = Site::start(few).await? else {
+        return Ok(());
+    };
+    site.podplane("run full --replicas 5 --wait").await?;
+    site.podplane("run late").await?;
+    let listener = PageListener::start(site.cluster.command("podplane", ["ui", "--no-open"]))?;
+    let tab = site.browser.tab().await?;
+    tab.open(&listener.login("#/pod/default/late")).await?;
+    tab.until_text(".waterfall", "Insufficient pod IPs").await;
+    // The trace has not ended, though all of its spans have.
+    let began = tab
+        .until_text("main .bar .quiet", "without a node for")
+        .await;
+    assert!(!began.contains("takes"), "{began}");
+    // A reason has the room of its bar.
+    let is_wide = "(() => {
+        const reason = document.querySelector('.waterfall .reason').getBoundingClientRect();
+        const [track, takes] = ['.track', '.takes'].map((part) =>
+            document.querySelector(`.waterfall ${part}`).getBoundingClientRect());
+        return reason.left === track.left && reason.right === takes.right;
+    })()";
+    tab.until(is_wide).await;
+    // What `podplane explain` prints.
+    for fact in ["Attempts", "Next Attempt", "To Make It Fit"] {
+        tab.until(&format!(
+            "[...document.querySelectorAll('main dt')].some((one) => one.innerText === '{fact}')"
+        ))
+        .await;
+    }
+    tab.until_text("main", ", or after a change").await;
+    tab.until_text("main", "free an address (delete a pod on node-0)")
+        .await;
+
+    // In a ledger there is no network to show, and the page says so.
+    tab.open(&listener.view("#/node/node-0")).await?;
+    tab.until_text("main", "The cluster is in ledger mode")
+        .await;
+    // A pod that is bound waits as well, until its node has an address for it.
+    tab.open(&listener.view("#/waiting")).await?;
+    tab.until_text("main", "default/late").await;
+    site.podplane("delete pod full-0").await?;
+    tab.until_text("main", "No pod waits").await;
+    site.podplane("delete pod full-1").await?;
+    site.cluster
+        .pods_until("full-1 is gone", |pods| pods.len() == 4)
+        .await?;
+    let cri = site.cluster.process("cri-node-0").await?;
+    cri.pause().await?;
+    site.podplane("run bound").await?;
+    tab.until_text("main", "No address on its node yet").await;
+    tab.until_text("main", "bound to node-0").await;
+    tab.until_text("main", "default/bound").await;
+    cri.resume()?;
+    tab.until_text("main", "No pod waits").await;
+    assert_content(&tab, &[])?;
+    drop(listener);
+    site.finish().await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn blocks_of_ipv6_have_numbers_and_their_addresses_are_found() -> Result<()> {
+    let wide = ledger().nodes(1).cluster_cidr("fd00:10:244::/56");
+    let Some(site) = Site::start(wide).await? else {
+        return Ok(());
+    };
+    site.podplane("run web --replicas 2 --wait").await?;
+    let tab = site.logged_in("#/nodes").await?;
+    tab.until_text("main tbody", "2 in use").await;
+    let found = site.cluster.pods().await?;
+    let ip = pods::ip(&found[0]).to_owned();
+    tab.press("/").await?;
+    tab.type_text(&ip).await?;
+    tab.press("Enter").await?;
+    tab.until_text(".cell-prefix", &ip).await;
+    tab.until_text("tr[aria-current]", &ip).await;
+    assert_content(&tab, &[])?;
     site.finish().await
 }

@@ -9,6 +9,7 @@ mod keyboard;
 mod large;
 mod live;
 mod login;
+mod machine;
 mod pictures;
 mod recording;
 mod site;

@@ -53,6 +53,9 @@ async fn pictures_of_every_view() -> Result<()> {
     site.podplane("run batch --replicas 75").await?;
     let tab = site.logged_in("#/").await?;
     tab.until_text("main", "Insufficient pod IPs").await;
+    // Of 255 pods, 244 have an address.
+    tab.until("document.querySelector('.figures li:nth-child(2) strong').innerText === '11'")
+        .await;
     for (name, view, sign, screen) in [
         ("page-overview.png", "#/", ".legend", WIDE),
         ("page-overview-dark.png", "#/", ".legend", DARK),

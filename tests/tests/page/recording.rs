@@ -145,11 +145,14 @@ async fn duplicates_appear_and_the_repair_removes_them() -> Result<()> {
 
     // The finding leads to its place; the link keeps the moment. A block that two nodes have can
     // be found at the same time, in another place.
-    let follow = "[...document.querySelectorAll('main tr')]
-        .find((row) => row.innerText.includes('FOUND'))
-        .querySelector('td a.code, td.code a').click()"
+    let row = "[...document.querySelectorAll('main tbody tr')]
+        .find((row) => row.innerText.includes('FOUND'))"
         .replace("FOUND", FOUND);
-    tab.evaluate(&follow).await?;
+    let place = format!("{row}.querySelector('td.code a')");
+    let ip = tab.evaluate(&format!("{place}.innerText")).await?;
+    let ip = ip.as_str().context("an address")?.replace("/32", "");
+    tab.evaluate(&format!("{place}.click()")).await?;
+    tab.until_text(".cell-prefix", &ip).await;
     tab.until_text(".legend", "duplicate").await;
     tab.until_text(".legend", "has several holders").await;
     assert!((moment(&tab).await? - found).abs() < 0.002, "{found}");
@@ -159,7 +162,9 @@ async fn duplicates_appear_and_the_repair_removes_them() -> Result<()> {
     tab.open(&map(step.to)).await?;
     tab.until_text(".legend", "duplicate").await;
     assert!((moment(&tab).await? - step.to).abs() < 0.002);
-    tab.evaluate("location.reload()").await?;
+    tab.evaluate("window.isFirstDocument = true; location.reload()")
+        .await?;
+    tab.until("window.isFirstDocument === undefined").await;
     tab.until_text(".legend", "duplicate").await;
     assert!((moment(&tab).await? - step.to).abs() < 0.002);
 
@@ -179,6 +184,20 @@ async fn duplicates_appear_and_the_repair_removes_them() -> Result<()> {
     tab.press("Home").await?;
     tab.until_text(".recording output", "0.00 s").await;
     tab.until_text("main", NOTHING).await;
+
+    // What a recording does not have is not asked for.
+    tab.open(&listener.view(&format!("#/pods?at={}", recording.duration)))
+        .await?;
+    let first = "document.querySelector('td a')?.hash ?? ''";
+    tab.until(&format!("({first}).startsWith('#/pod/')")).await;
+    tab.evaluate("document.querySelector('td a').click()")
+        .await?;
+    tab.until_text("main", "A recording has no traces").await;
+    tab.until_text(".facts", "Running").await;
+    tab.evaluate("document.querySelector('#moment').focus()")
+        .await?;
+    tab.press("Home").await?;
+    tab.until_text("main", "at this moment").await;
 
     // The marks, on a small screen too, where several steps share one.
     tab.set_screen(SMALL).await?;

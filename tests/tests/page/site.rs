@@ -119,9 +119,8 @@ pub(crate) async fn log_in(tab: &Tab, token: &str) -> Result<()> {
     tab.press("Enter").await
 }
 
-/// Fails if the page has complained. Chromium itself writes a line for each refused request: one
-/// for a page without credentials, and others for what the server does not have, which the page
-/// shows.
+/// Fails if the page has complained. Chromium itself writes a line for each refused request, such
+/// as for what a link names and the server does not have, which the page shows.
 pub(crate) fn assert_content(tab: &Tab, expected: &[&str]) -> Result<()> {
     let is_expected = |line: &String| expected.iter().any(|part| line.contains(part));
     let complaints = tab.complaints();
@@ -132,6 +131,3 @@ pub(crate) fn assert_content(tab: &Tab, expected: &[&str]) -> Result<()> {
     ensure!(others.is_empty(), "the page has complained: {others:#?}");
     Ok(())
 }
-
-/// The requests that a page is refused before it has a token.
-pub(crate) const LOGIN: &str = "/ui/session";

@@ -37,6 +37,11 @@ async fn the_summary_needs_the_rights_to_its_lists_and_the_page_none() {
         (session.code, &session.body["kind"]),
         (401, &json!("Status"))
     );
+    for (user, needs_login) in [("anonymous", true), ("bob", false)] {
+        let about = server.get(user, "/ui/server").await;
+        let want = json!({"source": "apiserver", "needsLogin": needs_login});
+        assert_eq!((about.code, about.body), (200, want), "{user}");
+    }
     let session = server.get("bob", "/ui/session").await;
     assert_eq!((session.code, &session.body["user"]), (200, &json!("bob")));
 

@@ -17,7 +17,7 @@ use podplane_api::{
 use podplane_pki::kubeconfig::yaml_text;
 use podplane_summary::{
     AddressPage, AddressQuery, AddressesRequest, MapQuery, MapRequest, MapScene, NodeDetails,
-    QueryError, StreamDocument,
+    NodeLocal, QueryError, StreamDocument,
 };
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
@@ -174,7 +174,12 @@ async fn addresses(State(timeline): Shared, uri: Uri) -> Answer {
 
 async fn node_details(State(timeline): Shared, Path(name): Path<String>, uri: Uri) -> Answer {
     let moment = timeline.moment(moment_of(&timeline, &uri)?);
-    let details = NodeDetails::of(&moment.space, &moment.summary, &name);
+    let details = NodeDetails::of(
+        &moment.space,
+        &moment.summary,
+        &name,
+        NodeLocal::without_network("A recording does not have the networks of nodes."),
+    );
     json_answer(&details.ok_or_else(|| not_found(&format!("no node {name:?} at that moment")))?)
 }
 

@@ -1,11 +1,6 @@
 //! The facts that the machine of the nodes knows beyond the API.
 
-use std::{
-    collections::BTreeMap,
-    fs, io,
-    path::{Path, PathBuf},
-    sync::Arc,
-};
+use std::{fs, io, path::Path, sync::Arc};
 
 use axum::{
     extract::{Path as UrlPath, Request, State},
@@ -14,24 +9,23 @@ use axum::{
 use http::StatusCode;
 use jiff::Timestamp;
 use podplane_api::node::NodeName;
-use podplane_cluster::{data_dir::DataDir, fabric};
+use podplane_cluster::data_dir::DataDir;
 use podplane_kubelet::cri::record::{SandboxRecord, SandboxState};
-use podplane_netlink::{Link, Netlink, Route};
-use podplane_summary::{LeaseFileRow, LinkRow, NodeLocal, RouteRow, SandboxRow};
+use podplane_summary::{LeaseFileRow, NodeLocal, SandboxRow};
 use serde_json::Value;
 
 use super::{UiParts, proxy};
 use crate::{
     page::{document, refusal},
-    pods,
+    pods, topology,
 };
 
 /// The cluster of the data directory on this machine.
 #[derive(Debug)]
 pub(super) struct LocalCluster {
     dir: DataDir,
-    /// True if the namespaces of the nodes can be entered.
-    has_namespaces: bool,
+    /// The reason why the namespaces of the nodes cannot be entered, if that is so.
+    no_namespaces: Option<String>,
 }
 
 impl LocalCluster {
@@ -39,13 +33,17 @@ impl LocalCluster {
     /// thread.
     pub(super) fn enter(data_dir: &Path) -> Option<Self> {
         let dir = DataDir::new(data_dir).ok()?;
-        dir.running().ok()??;
-        // A cluster in ledger mode has none, and others' clusters are not entered.
-        let has_namespaces = pods::enter_cluster(&dir).is_ok();
-        Some(Self {
-            dir,
-            has_namespaces,
-        })
+        let running = dir.running().ok()??;
+        let no_namespaces = match running.kernel {
+            true => pods::enter_cluster(&dir)
+                .err()
+                .map(|error| format!("The networks of the nodes cannot be entered: {error:#}.")),
+            false => Some(
+                "The cluster is in ledger mode: its nodes have addresses but no network."
+                    .to_owned(),
+            ),
+        };
+        Some(Self { dir, no_namespaces })
     }
 
     /// The known facts of a node; none of one that is elsewhere.
@@ -53,24 +51,31 @@ impl LocalCluster {
         let name = name.as_str();
         let records = pods::sandboxes(&self.dir, name).ok().flatten();
         let Some(records) = records else {
-            return NodeLocal::default();
+            return NodeLocal::without_network("The node runs on another machine.");
         };
-        let netns = fabric::node_netns(&self.dir.run(), name);
-        let (links, routes) = match self.has_namespaces {
-            true => network(&netns, &peers(&records)).unwrap_or_default(),
-            false => (None, None),
+        let network = match &self.no_namespaces {
+            Some(why) => Err(why.clone()),
+            None => {
+                let ready = records
+                    .iter()
+                    .filter(|record| record.state == SandboxState::Ready);
+                topology::read(&self.dir, name, ready)
+                    .map_err(|error| format!("Failed to read the network of the node: {error:#}."))
+            }
         };
-        NodeLocal {
+        let local = NodeLocal {
             lease_files: lease_files(&self.dir.nodes().join(name).join("networks")).ok(),
             sandboxes: Some(records.iter().map(sandbox).collect()),
-            routes,
-            links,
+            ..NodeLocal::default()
+        };
+        match network {
+            Ok(network) => local.with_network(network),
+            Err(why) => NodeLocal {
+                network_unknown: Some(why),
+                ..local
+            },
         }
     }
-}
-
-fn pod_of(record: &SandboxRecord) -> String {
-    format!("{}/{}", record.metadata.namespace, record.metadata.name)
 }
 
 fn sandbox(record: &SandboxRecord) -> SandboxRow {
@@ -78,7 +83,7 @@ fn sandbox(record: &SandboxRecord) -> SandboxRow {
     let ips = record.network.iter().flat_map(|network| &network.ips);
     SandboxRow {
         id: record.id.as_str().to_owned(),
-        pod: pod_of(record),
+        pod: format!("{}/{}", record.metadata.namespace, record.metadata.name),
         state: match record.state {
             SandboxState::Creating => "creating",
             SandboxState::Ready => "ready",
@@ -117,69 +122,6 @@ fn lease_files(networks: &Path) -> io::Result<Vec<LeaseFileRow>> {
     }
     found.sort_by(|a, b| (&a.network, &a.ip).cmp(&(&b.network, &b.ip)));
     Ok(found)
-}
-
-/// The namespaces of pods, by name.
-fn peers(records: &[SandboxRecord]) -> Vec<(String, PathBuf)> {
-    let ready = records
-        .iter()
-        .filter(|record| record.state == SandboxState::Ready);
-    let with_network = ready.filter_map(|record| Some((record, record.network.as_ref()?)));
-    with_network
-        .map(|(record, network)| (pod_of(record), network.netns.clone()))
-        .collect()
-}
-
-type NetworkRows = (Option<Vec<LinkRow>>, Option<Vec<RouteRow>>);
-
-/// The links and routes of a namespace. `peers` are the namespaces at the other ends of its veths.
-fn network(netns: &Path, peers: &[(String, PathBuf)]) -> Option<NetworkRows> {
-    let mut netlink = Netlink::open_in(netns).ok()?;
-    let links = netlink.links().ok()?;
-    let names: BTreeMap<u32, &str> = links.iter().map(|link| (link.index, &*link.name)).collect();
-    // A veth of a pod names the index of its peer, which is in this namespace.
-    let mut pods = BTreeMap::new();
-    for (pod, netns) in peers {
-        let inside = Netlink::open_in(netns).and_then(|mut netlink| netlink.links());
-        let ends = inside.unwrap_or_default();
-        for end in ends {
-            pods.extend(end.peer.map(|peer| (peer, pod.clone())));
-        }
-    }
-    let rows = links.iter().map(|link| {
-        let addresses = netlink.addresses(link.index).unwrap_or_default();
-        let name = |index: u32| names.get(&index).map(|name| (*name).to_owned());
-        let peer = pods.get(&link.index).filter(|_| link.kind == "veth");
-        let Link {
-            kind,
-            is_up,
-            controller,
-            ..
-        } = link;
-        LinkRow {
-            name: link.name.clone(),
-            kind: Some(kind.clone()).filter(|kind| !kind.is_empty()),
-            up: *is_up,
-            master: controller.and_then(name),
-            peer: peer.cloned(),
-            addresses: addresses
-                .iter()
-                .map(|address| address.net.to_string())
-                .collect(),
-        }
-    });
-    let links: Vec<LinkRow> = rows.collect();
-    let routes = netlink.routes().ok()?;
-    let routes = routes.iter().filter(|route| route.table == Route::MAIN);
-    let routes = routes.map(|route| RouteRow {
-        destination: route.destination,
-        via: route.gateway.map(|gateway| gateway.to_string()),
-        dev: route
-            .index
-            .and_then(|index| names.get(&index).map(|name| (*name).to_owned())),
-    });
-    let routes = routes.collect();
-    Some((Some(links), Some(routes)))
 }
 
 /// The node as the API server knows it, with what this machine knows.

@@ -29,6 +29,13 @@ struct ExplanationDocument {
     /// `NAMESPACE/NAME`
     pod: String,
     decision: String,
+    attempts: u32,
+    /// The time until the next attempt; it comes earlier if something changes.
+    next_try_seconds: Option<f64>,
+    /// The changes after which the pod would fit, in words.
+    suggestions: Vec<String>,
+    /// The rules that may decide and were not examined.
+    not_considered: Vec<String>,
     /// Those that fit first, the best before the others.
     nodes: Vec<NodeDocument>,
 }
@@ -45,7 +52,11 @@ struct NodeDocument {
 }
 
 impl ExplanationDocument {
-    fn of(key: &ObjectKey, response: ExplainPodResponse) -> Self {
+    fn of(key: &ObjectKey, explained: Explained) -> Self {
+        let Explained {
+            response,
+            not_considered,
+        } = explained;
         let made = response.decision.map(|decision| decision.scores);
         let scores = made.filter(|scores| !scores.is_empty());
         let scores = scores.unwrap_or(response.scores);
@@ -68,6 +79,10 @@ impl ExplanationDocument {
         Self {
             pod: key.to_string(),
             decision,
+            attempts: response.attempts,
+            next_try_seconds: response.next_try_seconds,
+            suggestions: response.suggestions.into_iter().map(|it| it.text).collect(),
+            not_considered,
             nodes,
         }
     }
@@ -93,14 +108,20 @@ impl NodeDocument {
     }
 }
 
+/// An answer, and the rules that it left out.
+struct Explained {
+    response: ExplainPodResponse,
+    not_considered: Vec<String>,
+}
+
 /// Explains a pod: by its scheduler where that runs, else by the rules of podplane's scheduler.
 pub(super) async fn explanation(
     State(parts): State<Arc<UiParts>>,
     Path((namespace, name)): Path<(String, String)>,
 ) -> Response {
     let key = ObjectKey::new(namespace.as_str(), name.as_str());
-    let response = match parts.explain(&key).await {
-        Ok(Some(response)) if response.state() != PodState::Unknown => response,
+    let explained = match parts.explain(&key).await {
+        Ok(Some(explained)) if explained.response.state() != PodState::Unknown => explained,
         Ok(_) => {
             let why = format!("pod {key} does not exist, or has ended");
             return refusal(StatusCode::NOT_FOUND, "NotFound", &why);
@@ -110,7 +131,7 @@ pub(super) async fn explanation(
             return refusal(StatusCode::SERVICE_UNAVAILABLE, "ServiceUnavailable", &why);
         }
     };
-    match serde_json::to_string(&ExplanationDocument::of(&key, response)) {
+    match serde_json::to_string(&ExplanationDocument::of(&key, explained)) {
         Ok(explained) => document(explained),
         Err(error) => {
             let code = StatusCode::INTERNAL_SERVER_ERROR;
@@ -120,7 +141,7 @@ pub(super) async fn explanation(
 }
 
 impl UiParts {
-    async fn explain(&self, key: &ObjectKey) -> anyhow::Result<Option<ExplainPodResponse>> {
+    async fn explain(&self, key: &ObjectKey) -> anyhow::Result<Option<Explained>> {
         if self.local.is_some() {
             let request = ExplainPodRequest {
                 namespace: key.namespace.clone(),
@@ -128,7 +149,12 @@ impl UiParts {
                 ..ExplainPodRequest::default()
             };
             let asked = explanation::explain(&self.global, None, &request, TIMEOUT).await;
-            return asked.map(Some);
+            return asked.map(|response| {
+                Some(Explained {
+                    response,
+                    not_considered: Vec::new(),
+                })
+            });
         }
         let client = match self.cluster.is_given() {
             true => podplane_client::Client::over_rest(self.cluster.config().await?)?,
@@ -137,6 +163,9 @@ impl UiParts {
         let resource = PodIpResource::default();
         let snapshot = live::snapshot(&client, &resource).await?;
         let explained = snapshot.explain(key, IpPolicy::default().into());
-        Ok(explained.map(|explained| explained.response))
+        Ok(explained.map(|explained| Explained {
+            response: explained.response,
+            not_considered: explained.not_considered,
+        }))
     }
 }

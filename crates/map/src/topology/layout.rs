@@ -5,11 +5,14 @@
 
 use std::collections::BTreeMap;
 
+use serde::Serialize;
+
 use super::{NodeLink, NodeTopology, PodAttachment, kind_and_state};
 use crate::curve::Rect;
 
 /// The meaning of a box.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "camelCase")]
 pub enum BoxRole {
     /// The network namespace of the node.
     Namespace,
@@ -24,7 +27,7 @@ pub enum BoxRole {
 }
 
 /// A box with lines of text.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct TopologyBox {
     /// Its meaning.
     pub role: BoxRole,
@@ -35,7 +38,7 @@ pub struct TopologyBox {
 }
 
 /// A connection between two boxes: from the right edge of one to the left edge of the other.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct TopologyLine {
     /// Column and row of its left end.
     pub from: (u16, u16),
@@ -45,7 +48,7 @@ pub struct TopologyLine {
 
 /// The boxes and lines of a node's network. No two boxes overlap, but for the namespace, which
 /// contains those of the node.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct TopologyLayout {
     /// The boxes, outer ones first.
     pub boxes: Vec<TopologyBox>,

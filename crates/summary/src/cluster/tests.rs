@@ -382,6 +382,59 @@ fn waiting_pods_are_grouped_by_reason_the_oldest_first() {
     );
 }
 
+#[test]
+fn a_bound_pod_waits_until_it_has_an_address() {
+    let mut cluster = small();
+    let (_, before) = summary(&mut cluster);
+    let bound = |change: &dyn Fn(&mut serde_json::Value)| {
+        let mut pod = serde_json::json!({
+            "metadata": {"namespace": "default", "name": "bound",
+                "creationTimestamp": "2026-11-01T10:00:00Z"},
+            "spec": {"nodeName": "a", "containers": []},
+            "status": {"phase": "Pending", "conditions": [{
+                "type": "PodScheduled", "status": "True",
+                "lastTransitionTime": "2026-11-01T10:00:02Z",
+            }]},
+        });
+        change(&mut pod);
+        serde_json::from_value::<Pod>(pod).unwrap()
+    };
+    cluster.apply_pod(&bound(&|_| {}));
+    let (_, waits) = summary(&mut cluster);
+    assert_eq!(
+        (waits.pods.total, waits.pods.waiting),
+        (before.pods.total + 1, 1)
+    );
+    let group = &waits.waiting[0];
+    assert_eq!(group.reason, "No address on its node yet");
+    assert!(group.message.contains("bound to a,"), "{group:?}");
+    let since = group.pods[0].since.map(|since| since.to_string());
+    assert_eq!(since.as_deref(), Some("2026-11-01T10:00:02Z"));
+    // As the audit says; the node is not full.
+    let found: Vec<_> = waits
+        .report
+        .findings
+        .iter()
+        .map(|it| &*it.message)
+        .collect();
+    assert_eq!(
+        found,
+        ["node a has 253 addresses for 2 pods; 1 of them waits for one"]
+    );
+
+    let changes: [&dyn Fn(&mut serde_json::Value); 4] = [
+        &|pod| pod["status"]["podIPs"] = serde_json::json!([{"ip": "10.244.1.9"}]),
+        &|pod| pod["status"]["phase"] = "Failed".into(),
+        &|pod| pod["spec"]["hostNetwork"] = true.into(),
+        &|pod| pod["metadata"]["deletionTimestamp"] = "2026-11-01T10:01:00Z".into(),
+    ];
+    for change in changes {
+        let pod = bound(change);
+        cluster.apply_pod(&pod);
+        assert_eq!(summary(&mut cluster).1.pods.waiting, 0, "{pod:?}");
+    }
+}
+
 /// An operation on a cluster of few names and addresses.
 #[derive(Clone, Debug)]
 enum ClusterChange {

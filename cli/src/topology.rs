@@ -16,7 +16,7 @@ use crate::pods;
 ///
 /// If no cluster runs, the cluster or the node is in ledger mode, or the node is not on this
 /// machine.
-pub(super) fn read(dir: &DataDir, name: &str) -> anyhow::Result<NodeTopology> {
+pub(crate) fn enter_and_read(dir: &DataDir, name: &str) -> anyhow::Result<NodeTopology> {
     pods::enter_cluster(dir)?;
     let sandboxes = pods::ready_sandboxes(dir, name)?.with_context(|| {
         format!(
@@ -24,6 +24,20 @@ pub(super) fn read(dir: &DataDir, name: &str) -> anyhow::Result<NodeTopology> {
             dir.path().display()
         )
     })?;
+    read(dir, name, sandboxes.iter())
+}
+
+/// Reads the network of a node on this machine, and of its ready sandboxes. The process must have
+/// entered the cluster.
+///
+/// # Errors
+///
+/// If the node is in ledger mode, or the kernel does not answer.
+pub(crate) fn read<'a>(
+    dir: &DataDir,
+    name: &str,
+    sandboxes: impl Iterator<Item = &'a SandboxRecord>,
+) -> anyhow::Result<NodeTopology> {
     let netns = fabric::node_netns(&dir.run(), name);
     anyhow::ensure!(
         netns.exists(),
@@ -36,7 +50,6 @@ pub(super) fn read(dir: &DataDir, name: &str) -> anyhow::Result<NodeTopology> {
         .map(|link| (link.index, link.name.as_str()))
         .collect();
     let pods: Vec<PodAttachment> = sandboxes
-        .iter()
         .filter_map(|sandbox| attachment(sandbox, &names))
         .collect();
     let topology = NodeTopology {
@@ -67,7 +80,10 @@ fn node_links(
             kind: link.kind.clone(),
             is_up: link.is_up,
             master: master.map(|name| (*name).to_owned()),
-            peer: pods.iter().find(is_at).map(|pod| pod.pod.clone()),
+            peer: pods
+                .iter()
+                .find(|pod| link.kind == "veth" && is_at(pod))
+                .map(|pod| pod.pod.clone()),
             addresses: addresses.into_iter().map(|address| address.net).collect(),
         })
     });
