@@ -249,7 +249,7 @@ impl PrintedTrace {
     fn remarks(&self) -> impl Iterator<Item = String> {
         let roots = self.spans.iter().filter(|span| span.parent == 0);
         let links = roots.flat_map(|root| &root.links);
-        let links = links.map(|link| format!("asked for by span {link}"));
+        let links = links.map(|link| format!("requested by span {link}"));
         let dropped = Some(self.dropped_spans).filter(|count| *count > 0);
         links.chain(dropped.map(|count| format!("{count} steps in between are not kept")))
     }
