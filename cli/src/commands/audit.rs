@@ -197,6 +197,7 @@ pub(crate) fn run(mut args: AuditArgs, global: &GlobalOptions) -> anyhow::Result
     if let Some(dir) = &args.repair {
         repair::check(dir)?;
     }
+    output::page::check(&args.html)?;
     let keep = match args.repair.is_some() || args.html.is_some() {
         true => DumpScope::Nodes,
         false => DumpScope::Fields,

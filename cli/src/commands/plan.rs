@@ -167,6 +167,7 @@ pub(crate) fn run(args: &PlanArgs) -> anyhow::Result<ExitCode> {
     // The controller would go on without such a range, and the API server would not start.
     let services = args.service_cidr.parse::<ServiceRanges>();
     services.map_err(|error| UsageError(error.to_string()))?;
+    output::page::check(args.html.iter().chain(&args.svg))?;
     if !args.from.is_empty() || args.cluster.is_given() {
         return live::run(args);
     }

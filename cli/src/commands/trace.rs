@@ -105,6 +105,7 @@ pub(crate) fn run(args: TraceArgs, global: &GlobalOptions) -> anyhow::Result<Exi
             uid: String::new(),
         },
     };
+    output::page::check(&html)?;
     block_on(async {
         let answer = settled(global, request).await?;
         if let Some(file) = html {
