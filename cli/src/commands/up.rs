@@ -150,7 +150,7 @@ pub(crate) fn run(args: UpArgs, global: &GlobalOptions) -> anyhow::Result<ExitCo
     if let Some(order) = &args.supervise {
         let ended = supervisor::run(order, &OwnServices);
         // If it has removed the data directory, the indexes of its plugins are left elsewhere.
-        if let Ok(SuperviseOrder { data_dir, .. }) = serde_json::from_str(order) {
+        if let Ok(supervisor::SuperviseOrder { data_dir, .. }) = serde_json::from_str(order) {
             podplane_host_local::forget_below(&data_dir)
                 .context("failed to remove the indexes of host-local in /run/podplane")?;
         }
