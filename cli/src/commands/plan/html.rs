@@ -44,7 +44,7 @@ fn title(plan: &Plan) -> String {
 
 fn report(question: &Question, plan: &Plan) -> Report {
     let verdict = match plan.misfits.as_slice() {
-        [] => Block::Notice(Tone::Good, "Everything that was asked for fits.".into()),
+        [] => Block::Notice(Tone::Good, "The plan meets all requirements.".into()),
         misfits => Block::Notice(
             Tone::Bad,
             format!("The plan does not fit: {}.", misfits.join("; ")),
@@ -63,16 +63,12 @@ fn report(question: &Question, plan: &Plan) -> Report {
         title: title(plan),
         counts: vec![
             count(plan.max_nodes.to_string(), "nodes at most"),
-            count(readable(plan.pods_per_node), "addresses for pods of a node"),
-            count(readable(all_pods(plan)), "pods in all"),
+            count(readable(plan.pods_per_node), "pod addresses per node"),
+            count(readable(all_pods(plan)), "pods in total"),
         ],
         facts: page::circumstances("the flags of the controller".into()),
         sections: vec![
-            Section::new(
-                "pictures",
-                "What it gives, and when it ends",
-                figures.collect(),
-            ),
+            Section::new("pictures", "Capacity and growth", figures.collect()),
             Section::new("plan", "Plan", plan_blocks),
         ],
     }
