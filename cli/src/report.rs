@@ -100,19 +100,25 @@ impl fmt::Display for ErrorReport<'_> {
         let Some(first) = chain.next() else {
             return Ok(());
         };
-        match first.downcast_ref::<ApiError>() {
+        let mut said = match first.downcast_ref::<ApiError>() {
             Some(refused) => {
                 let message = printable::lines(&refused.message);
                 write!(f, "{ERROR}{}{ERROR:#}{message}", prefix(refused))?;
+                refused.message.clone()
             }
             None => {
                 let first = first.to_string();
                 write!(f, "{ERROR}error: {ERROR:#}{}", printable::lines(&first))?;
+                first
             }
-        }
+        };
         for cause in chain {
             let cause = cause.to_string();
-            write!(f, "\n  caused by: {}", printable::lines(&cause))?;
+            // Errors of libraries may have their cause in their own text.
+            if !said.ends_with(&cause) {
+                write!(f, "\n  caused by: {}", printable::lines(&cause))?;
+                said = cause;
+            }
         }
         Ok(())
     }
@@ -169,6 +175,16 @@ mod tests {
         assert_eq!(
             plain(&error),
             "error: failed to read x.yaml\n  caused by: disk on fire"
+        );
+    }
+
+    #[test]
+    fn prints_a_cause_once() {
+        let error = anyhow::anyhow!("disk on fire").context("read: disk on fire");
+        let error = error.context("failed to read x.yaml");
+        assert_eq!(
+            plain(&error),
+            "error: failed to read x.yaml\n  caused by: read: disk on fire"
         );
     }
 

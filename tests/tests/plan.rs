@@ -83,7 +83,7 @@ fn exit_code_agrees_with_the_own_row_of_the_table() -> Result<()> {
 fn recommending_another_mask_warns_about_a_live_cluster() {
     let said = plan("--nodes 100").ok();
     assert!(
-        said.contains("Best for the numbers:  10.244.0.0/18 in blocks of /25"),
+        said.contains("Recommended:         10.244.0.0/18 in blocks of /25"),
         "{said}"
     );
     assert!(said.contains("docs/cidr-change.md"), "{said}");

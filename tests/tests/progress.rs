@@ -107,6 +107,16 @@ impl SlowReader {
         Ok(())
     }
 
+    /// Sends nothing until standard error has the text.
+    fn silently_until(&mut self, text: &str) -> Result<()> {
+        while !self.errors.contains(text) {
+            let more = self.shown.recv_timeout(DEADLINE);
+            let more = more.with_context(|| format!("not {text:?}: {:?}", self.errors))?;
+            self.errors.push_str(&String::from_utf8_lossy(&more));
+        }
+        Ok(())
+    }
+
     /// Sends blanks for that long.
     fn slowly(&mut self, time: Duration) -> Result<()> {
         let begun = Instant::now();
@@ -176,6 +186,24 @@ fn nothing_is_written_beside_json_without_a_terminal() -> Result<()> {
 fn short_work_without_a_terminal_writes_no_line() -> Result<()> {
     let (_, shown) = SlowReader::start(AUDIT, None)?.end(DUMP)?;
     assert_eq!(shown, "");
+    Ok(())
+}
+
+#[test]
+fn short_work_draws_nothing_on_a_terminal() -> Result<()> {
+    let (output, shown) = SlowReader::start(AUDIT, Some(terminal()?))?.end(DUMP)?;
+    assert!(!output.is_empty());
+    assert_eq!(shown, "");
+    Ok(())
+}
+
+#[test]
+fn work_that_says_nothing_is_shown_when_it_is_slow() -> Result<()> {
+    for terminal in [None, Some(terminal()?)] {
+        let mut audit = SlowReader::start(AUDIT, terminal)?;
+        audit.silently_until("reading standard input")?;
+        audit.end(DUMP)?;
+    }
     Ok(())
 }
 

@@ -119,6 +119,12 @@ fn audit_writes_findings_map_and_repair() -> Result<()> {
     }
     let map = page.within("figure", "svg").next().context("a map")?;
     assert!(map.text().contains("duplicate"), "{}", map.text());
+    let marks: Vec<_> = map.all("g").map(|mark| mark.text()).collect();
+    let block = "duplicate-pod-cidr: block 10.244.7.0/24 is assigned to 2 nodes";
+    assert!(
+        marks.iter().any(|mark| mark.contains(block)),
+        "the finding about a whole block is marked: {marks:?}"
+    );
     let commands = texts(&page, "code");
     assert!(
         commands
@@ -149,6 +155,15 @@ fn audit_writes_findings_map_and_repair() -> Result<()> {
 }
 
 #[test]
+fn audit_names_no_flag_that_was_not_given() -> Result<()> {
+    let pages = Pages::new()?;
+    let (_, page) = pages.written(&["audit", &duplicates(&pages)?])?;
+    let map = page.within("figure", "svg").next().context("a map")?;
+    assert!(!map.text().contains("--cluster-cidr"), "{}", map.text());
+    Ok(())
+}
+
+#[test]
 fn audit_says_why_there_is_no_repair() -> Result<()> {
     let pages = Pages::new()?;
     let (done, page) = pages.written(&["audit", &duplicates(&pages)?])?;
@@ -173,7 +188,7 @@ fn plan_writes_a_page_and_a_picture() -> Result<()> {
     assert_eq!(done.code, Some(0), "{done:?}");
     assert_eq!(page.all("figure").count(), 2, "the growth, and a range");
     let shown = page.text();
-    for field in ["Pods in all", "First limit", "Blocks used up"] {
+    for field in ["Total pods", "First limit", "Blocks used up"] {
         assert!(
             done.stdout.contains(field) && shown.contains(field),
             "{field}"
@@ -209,17 +224,70 @@ steps:
     within: 60s
     expect:
     - {count: pods, where: 'object.status.phase == \"Running\"', equals: 1}
+- run: {command: \"printf 'one\\\\ntwo\\\\n'\"}
+- expect:
+  - {object: pod/web, jsonpath: .metadata.labels.a_name_that_is_longer_than_the_titles_of_a_terminal, exists: false}
 - name: there are as many
   expect:
   - {count: pods, equals: '${pods}'}
 ";
+
+/// A command that fails.
+const COMMAND: &str = "
+cluster: {nodes: 1, network: ledger}
+steps: [{run: {command: 'echo lost; exit 3'}}]
+";
+
+#[test]
+fn a_file_that_cannot_be_written_is_refused_before_the_work() -> Result<()> {
+    let pages = Pages::new()?;
+    let (scenario, dump) = (pages.file("one.yaml"), duplicates(&pages)?);
+    fs::write(&scenario, COMMAND)?;
+    let nowhere = pages.file("none/page.html");
+    for args in [
+        &["test", &scenario][..],
+        &["audit", &dump],
+        &["plan"],
+        &["trace", "pod", "web"],
+    ] {
+        for file in [&*nowhere, "-"] {
+            let done = finish(podplane(args).args(["--html", file]));
+            assert_eq!(done.code, Some(2), "{done:?}");
+            assert_eq!(done.stdout, "", "{args:?}");
+            let why = ["failed to write", "a report is written to a file"];
+            assert!(why.iter().any(|why| done.stderr.contains(why)), "{done:?}");
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn no_file_is_left_and_none_is_changed_if_the_work_fails() -> Result<()> {
+    let pages = Pages::new()?;
+    let (broken, new, old) = (
+        pages.file("broken.json"),
+        pages.file("new"),
+        pages.file("old"),
+    );
+    fs::write(&broken, "{")?;
+    fs::write(&old, "of yesterday")?;
+    for file in [&new, &old] {
+        let done = finish(&mut podplane(["audit", &broken, "--html", file]));
+        assert_eq!(done.code, Some(2), "{done:?}");
+    }
+    assert!(!Path::new(&new).exists());
+    assert_eq!(fs::read_to_string(old)?, "of yesterday");
+    Ok(())
+}
 
 #[test]
 fn test_writes_failures_first_with_traces() -> Result<()> {
     let pages = Pages::new()?;
     let scenario = pages.file("two.yaml");
     fs::write(&scenario, SCENARIO)?;
-    let (done, page) = pages.written(&["test", &scenario])?;
+    let command = pages.file("command.yaml");
+    fs::write(&command, COMMAND)?;
+    let (done, page) = pages.written(&["test", &scenario, &command])?;
     assert_eq!(done.code, Some(1), "{done:?}");
     let headings = texts(&page, "h2");
     let runs: Vec<_> = headings
@@ -238,10 +306,22 @@ fn test_writes_failures_first_with_traces() -> Result<()> {
         "{passed}"
     );
     let cells = texts(&page, "td");
-    assert!(
-        cells.iter().any(|cell| cell.starts_with("1. a pod <b>")),
-        "{cells:?}"
-    );
+    for text in ["1. a pod <b>", "4. expect object: pod/web, exists: false"] {
+        let cell = cells.iter().find(|cell| cell.starts_with(text));
+        let cell = cell.with_context(|| format!("{text}: {cells:?}"))?;
+        assert!(!cell.contains('…'), "nothing is cut: {cell}");
+    }
+    let found = texts(&page, "pre");
+    for text in [
+        "$ printf 'one\\ntwo\\n'\n  one\n  two\nexit code 0",
+        "seen: nothing at .metadata.labels.a_name_that_is_longer_than_the_titles_of_a_terminal",
+        "seen: 1: web",
+        "expected: 2\nseen:     1: web",
+        "$ echo lost; exit 3\n  lost\nexit code 3",
+        "expected: exit code 0",
+    ] {
+        assert!(found.iter().any(|pre| pre == text), "{text}: {found:#?}");
+    }
     let traces = texts(&page, "summary");
     let traces = traces
         .iter()

@@ -54,7 +54,7 @@ async fn a_stale_bridge_is_removed_when_idle_or_by_command() -> Result<()> {
     assert_eq!(ip_of(&cluster, "a").await, "10.244.0.2");
     let fresh = cluster.podplane("node reset-bridge node-0").ok();
     assert!(
-        fresh.contains("cni0 (10.244.0.1/24) is that of the node's block, and stays"),
+        fresh.contains("cni0 (10.244.0.1/24) has the address of the node's block, and stays"),
         "{fresh}"
     );
 

@@ -138,7 +138,7 @@ fn exits_with_1_and_shows_expected_and_actual_after_a_failure() {
     for part in [
         "FAIL fails ",
         "fails.yaml:6:3: step 3, two run: not within 500ms:",
-        "line 10:7: {\"count\":\"pods\"",
+        "line 10:7: count: pods, equals: 2",
         "expected: 2",
         "was:      1: web-",
         "the last events:",

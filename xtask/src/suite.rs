@@ -65,13 +65,17 @@ fn page(parts: Parts, test: &str, variables: &[(&str, &str)]) -> Result<()> {
 /// The parts of [`all`].
 const PARTS: usize = build::PARTS + 3;
 
+/// Cargo's flag to build the tests alone, which it refuses to be given twice.
+const NO_RUN: &str = "--no-run";
+
 fn all(mut parts: Parts, args: &[String], variables: &[(&str, &str)]) -> Result<()> {
     parts.time("install peers", peers::install)?;
     build::programs(Profile::Release, &mut parts)?;
-    parts.time("build tests", || {
-        let no_run = ["--no-run".to_owned()];
-        run(&mut tests(&[&no_run, args].concat()))
-    })?;
+    parts.time("build tests", || run(&mut tests(&built_only(args))))?;
+    if is_built_only(args) {
+        parts.summary();
+        return Ok(());
+    }
     let outcome = parts.time("run tests", || match args {
         [] => side_by_side(variables),
         _ => watched(
@@ -82,6 +86,20 @@ fn all(mut parts: Parts, args: &[String], variables: &[(&str, &str)]) -> Result<
     })?;
     parts.summary();
     conclude(&outcome)
+}
+
+/// Returns true if the arguments of cargo, which end at `--`, have the flag to build alone.
+fn is_built_only(args: &[String]) -> bool {
+    let mut of_cargo = args.iter().take_while(|arg| *arg != "--");
+    of_cargo.any(|arg| arg == NO_RUN)
+}
+
+/// The arguments with the flag to build alone, once.
+fn built_only(args: &[String]) -> Vec<String> {
+    match is_built_only(args) {
+        true => args.to_vec(),
+        false => [&[NO_RUN.to_owned()], args].concat(),
+    }
 }
 
 /// The package with the tests of whole clusters, which mostly wait.
@@ -322,6 +340,24 @@ fn conclude(outcome: &TestOutcome) -> Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_flag_to_build_alone_is_passed_once() {
+        let args = |line: &str| {
+            line.split_whitespace()
+                .map(str::to_owned)
+                .collect::<Vec<_>>()
+        };
+        for (line, want, is_alone) in [
+            ("", "--no-run", false),
+            ("--no-run", "--no-run", true),
+            ("--test web --no-run", "--test web --no-run", true),
+            ("-- --no-run", "--no-run -- --no-run", false),
+        ] {
+            assert_eq!(built_only(&args(line)), args(want), "{line}");
+            assert_eq!(is_built_only(&args(line)), is_alone, "{line}");
+        }
+    }
 
     #[test]
     fn each_integration_test_is_in_one_half() {

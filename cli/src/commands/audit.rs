@@ -197,12 +197,17 @@ pub(crate) fn run(mut args: AuditArgs, global: &GlobalOptions) -> anyhow::Result
     if let Some(dir) = &args.repair {
         repair::check(dir)?;
     }
+    output::page::check(&args.html)?;
     let keep = match args.repair.is_some() || args.html.is_some() {
         true => DumpScope::Nodes,
         false => DumpScope::Fields,
     };
     let progress = Progress::with_lines("reading", args.output.plain_lines());
     let dump = source::read(&args, &mut flags, global, keep, &progress).map_err(UnusableInput)?;
+    let given = html::GivenRanges {
+        pods: args.cluster_cidr.is_some(),
+        services: args.service_cidr.is_some(),
+    };
     // The runbook audits the repaired cluster with them.
     args.cluster_cidr.clone_from(&flags.cluster_cidr);
     args.service_cidr.clone_from(&flags.service_cidr);
@@ -217,6 +222,7 @@ pub(crate) fn run(mut args: AuditArgs, global: &GlobalOptions) -> anyhow::Result
     if let Some(file) = &args.html {
         let page = html::AuditPage {
             args: &args,
+            given,
             dump: &dump,
             expected: &expected,
             report: &report,

@@ -5,6 +5,7 @@ use std::{collections::BTreeMap, process::ExitCode, time::Duration};
 use futures::{StreamExt as _, stream};
 use podplane_api::{Object, ObjectKey};
 use podplane_client::{Client, DeleteParams, ListParams};
+use podplane_progress::{PlainLines, Progress};
 
 use super::{BatchOutcome, IN_FLIGHT, NamespaceArgs, api, completion::candidates, duration, wait};
 use crate::{
@@ -220,6 +221,9 @@ async fn until_gone<K: Object>(
         field_selector,
         ..ListParams::default()
     };
+    let total = u64::try_from(uids.len()).unwrap_or(u64::MAX);
+    let progress = Progress::with_lines("", PlainLines::IfSlow);
+    progress.count(&format!("waiting for {} to end", K::PLURAL), total);
     let mut left = uids;
     let gone = wait::until(
         api::<K>(client, Some(namespace)),
@@ -227,10 +231,13 @@ async fn until_gone<K: Object>(
         timeout,
         |cache| {
             left.retain(|key, uid| cache.get(key).is_some_and(|object| object.uid() == uid));
+            let waiting = u64::try_from(left.len()).unwrap_or(u64::MAX);
+            progress.position(total.saturating_sub(waiting));
             left.is_empty().then_some(())
         },
     );
     let gone = gone.await;
+    drop(progress);
     let names: Vec<_> = left.keys().map(|key| key.name.as_str()).collect();
     anyhow::ensure!(
         gone.is_some(),

@@ -2,6 +2,7 @@
 
 use std::process::ExitCode;
 
+use anyhow::Context as _;
 use podplane_cluster::{data_dir::DataDir, launch};
 use podplane_progress::Progress;
 
@@ -38,6 +39,9 @@ pub(crate) fn run(args: DownArgs, global: &GlobalOptions) -> anyhow::Result<Exit
     if args.purge {
         progress.work(&format!("removing {name}"));
         dir.purge()?;
+        // The plugins' indexes of allocation files are outside of the directory.
+        podplane_host_local::forget_below(dir.path())
+            .context("failed to remove the indexes of host-local in /run/podplane")?;
         progress.done(&format!("removed {name}"));
     }
     Ok(ExitCode::SUCCESS)

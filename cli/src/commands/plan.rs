@@ -167,6 +167,7 @@ pub(crate) fn run(args: &PlanArgs) -> anyhow::Result<ExitCode> {
     // The controller would go on without such a range, and the API server would not start.
     let services = args.service_cidr.parse::<ServiceRanges>();
     services.map_err(|error| UsageError(error.to_string()))?;
+    output::page::check(args.html.iter().chain(&args.svg))?;
     if !args.from.is_empty() || args.cluster.is_given() {
         return live::run(args);
     }
@@ -298,7 +299,7 @@ fn sheet(question: &Question, plan: &Plan) -> Sheet {
     sheet.fields("Services", cidrs(&plan.config.service_ranges));
     sheet.fields("Node networks", cidrs(&question.node_networks));
     sheet.field("Nodes", nodes(question, plan));
-    sheet.fields("Pods of a node", plan.ranges.iter().map(pods_of_node));
+    sheet.fields("Pods per node", plan.ranges.iter().map(pods_of_node));
     sheet.field(
         "Kubelet's max pods",
         match question.max_pods {
@@ -306,7 +307,7 @@ fn sheet(question: &Question, plan: &Plan) -> Sheet {
             None => format!("{DEFAULT_MAX_PODS} (its default)"),
         },
     );
-    sheet.field("Pods in all", readable(all_pods(plan)));
+    sheet.field("Total pods", readable(all_pods(plan)));
     sheet.field("First limit", first_limit(plan.first_limit).1);
     if let (Some(growth), Some(after)) = (question.growth, plan.exhausted_after) {
         let when = if after > 0.0 && after.is_finite() {
@@ -318,10 +319,7 @@ fn sheet(question: &Question, plan: &Plan) -> Sheet {
         };
         sheet.field("Blocks used up", format!("{when}, at {growth}"));
     }
-    sheet.fields(
-        "Best for the numbers",
-        plan.recommended.iter().map(recommendation),
-    );
+    sheet.fields("Recommended", plan.recommended.iter().map(recommendation));
     if let Some(danger) = &plan.live_cluster {
         sheet.field("On a live cluster", danger.clone());
     }
@@ -350,7 +348,7 @@ fn nodes(question: &Question, plan: &Plan) -> String {
         (Some(now), Some(then)) if then != now => {
             format!("{max} at most; {now} now, {then} at the horizon")
         }
-        (Some(now), _) => format!("{max} at most; {now} asked for"),
+        (Some(now), _) => format!("{max} at most; {now} requested"),
         (None, _) => format!("{max} at most"),
     }
 }

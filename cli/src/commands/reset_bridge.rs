@@ -56,7 +56,7 @@ pub(crate) fn run(args: &ResetBridgeArgs, dir: &DataDir) -> anyhow::Result<ExitC
         let what = format!("bridge {} ({})", bridge.name, addresses.join(", "));
         if !bridge.is_stale(&network) {
             output::line(format_args!(
-                "node/{name} {what} is that of the node's block, and stays"
+                "node/{name} {what} has the address of the node's block, and stays"
             ))?;
             continue;
         }

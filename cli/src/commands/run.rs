@@ -2,6 +2,7 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
+    io::{self, IsTerminal as _},
     process::ExitCode,
     time::{Duration, Instant},
 };
@@ -23,9 +24,13 @@ use crate::{
     output,
 };
 
+/// The most pods that a terminal shows with a line each.
+const MOST_LINES: usize = 20;
+
 /// Create a pod NAME, or with --replicas N the pods NAME-0 to NAME-(N-1)
 ///
-/// A pod gets a sandbox with its own network namespace and address. No container runs in it.
+/// A pod gets a sandbox with its own network namespace and address. No container runs in it. A
+/// terminal shows more than 20 pods as one line with their number.
 #[derive(Debug, clap::Args)]
 #[command(
     after_help = "Examples:\n  podplane run web --replicas 6 --wait\n  podplane run probe --host-network --node node-0\n  podplane run db -l app=db,tier=back"
@@ -86,14 +91,35 @@ pub(crate) fn run(args: RunArgs, global: &GlobalOptions) -> anyhow::Result<ExitC
         let mut outcome = BatchOutcome::default();
         let mut created = BTreeSet::new();
         let pods = pods(&args);
+        // On a terminal, many lines would hide all that was there.
+        let is_counted = pods.len() > MOST_LINES && io::stdout().is_terminal();
+        let progress = Progress::with_lines("", PlainLines::Never);
+        progress.count(
+            "creating pods",
+            u64::try_from(pods.len()).unwrap_or(u64::MAX),
+        );
         let mut creations = stream::iter(&pods)
             .map(|pod| api.create(pod))
             .buffered(IN_FLIGHT);
         while let Some(result) = creations.next().await {
-            if let Some(pod) = outcome.note(result.map_err(Into::into))? {
-                output::line(format_args!("pod/{} created", pod.name()))?;
+            progress.advance(1);
+            let result = progress.suspend(|| outcome.note(result.map_err(Into::into)))?;
+            if let Some(pod) = result {
+                if !is_counted {
+                    progress
+                        .suspend(|| output::line(format_args!("pod/{} created", pod.name())))?;
+                }
                 created.insert(pod.key());
             }
+        }
+        drop(progress);
+        if is_counted {
+            output::line(format_args!(
+                "{} of {} pods created, {}",
+                created.len(),
+                pods.len(),
+                names(&args.name, pods.len())
+            ))?;
         }
         if args.wait {
             let wait = wait_until_running(api.clone(), &created, args.timeout);
@@ -101,6 +127,11 @@ pub(crate) fn run(args: RunArgs, global: &GlobalOptions) -> anyhow::Result<ExitC
         }
         Ok(outcome.exit_code())
     })
+}
+
+/// The names of numbered pods.
+fn names(name: &str, count: usize) -> String {
+    format!("{name}-0 to {name}-{}", count.saturating_sub(1))
 }
 
 fn pods(args: &RunArgs) -> Vec<Pod> {
@@ -146,7 +177,7 @@ async fn wait_until_running(
 ) -> anyhow::Result<()> {
     let total = u64::try_from(pods.len()).unwrap_or(u64::MAX);
     let progress = Progress::with_lines("", PlainLines::IfSlow);
-    progress.count("pods that run", total);
+    progress.count("waiting for pods to run", total);
     let begun = Instant::now();
     let mut waiting = Vec::new();
     let ended = wait::until(api, ListParams::default(), Some(timeout), |cache| {

@@ -112,6 +112,7 @@ pub(crate) fn run(args: TraceArgs, global: &GlobalOptions) -> anyhow::Result<Exi
             uid: String::new(),
         },
     };
+    output::page::check(&html)?;
     block_on(async {
         let (answer, server) = match cluster.is_given() {
             true => {
@@ -267,7 +268,7 @@ impl PrintedTrace {
     fn remarks(&self) -> impl Iterator<Item = String> {
         let roots = self.spans.iter().filter(|span| span.parent == 0);
         let links = roots.flat_map(|root| &root.links);
-        let links = links.map(|link| format!("asked for by span {link}"));
+        let links = links.map(|link| format!("requested by span {link}"));
         let dropped = Some(self.dropped_spans).filter(|count| *count > 0);
         links.chain(dropped.map(|count| format!("{count} steps in between are not kept")))
     }

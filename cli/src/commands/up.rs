@@ -148,7 +148,13 @@ pub(crate) fn check(line: impl Iterator<Item = String>) -> anyhow::Result<()> {
 
 pub(crate) fn run(args: UpArgs, global: &GlobalOptions) -> anyhow::Result<ExitCode> {
     if let Some(order) = &args.supervise {
-        return supervisor::run(order, &OwnServices);
+        let ended = supervisor::run(order, &OwnServices);
+        // If it has removed the data directory, the indexes of its plugins are left elsewhere.
+        if let Ok(supervisor::SuperviseOrder { data_dir, .. }) = serde_json::from_str(order) {
+            podplane_host_local::forget_below(&data_dir)
+                .context("failed to remove the indexes of host-local in /run/podplane")?;
+        }
+        return ended;
     }
     let args = args.gathered();
     let dir = DataDir::new(&global.data_dir)?;

@@ -1,18 +1,48 @@
 //! Reports in files of their own, beside what a command prints.
 
-use std::{fmt, fs, path::Path};
+use std::{
+    fmt, fs,
+    io::ErrorKind,
+    path::{Path, PathBuf},
+};
 
 use anyhow::Context as _;
 use jiff::Timestamp;
 use podplane_api::printable;
 use podplane_report::Fact;
 
+use crate::report::UsageError;
+
+/// Checks that reports can be written to these files, before the work that they are about. Leaves
+/// no file behind, and no file changed.
+pub(crate) fn check<'a>(files: impl IntoIterator<Item = &'a PathBuf>) -> anyhow::Result<()> {
+    for file in files {
+        refuse_stdout(file)?;
+        let written = match fs::File::create_new(file) {
+            Ok(_) => fs::remove_file(file),
+            Err(error) if error.kind() == ErrorKind::AlreadyExists => {
+                fs::OpenOptions::new().write(true).open(file).map(drop)
+            }
+            Err(error) => Err(error),
+        };
+        let refused = |error| UsageError(format!("failed to write {}: {error}", file.display()));
+        written.map_err(refused)?;
+    }
+    Ok(())
+}
+
+fn refuse_stdout(file: &Path) -> anyhow::Result<()> {
+    if file == Path::new("-") {
+        let message =
+            "a report is written to a file, and `-` is none: name it, such as report.html";
+        Err(UsageError(message.into()))?;
+    }
+    Ok(())
+}
+
 /// Writes a report, or a picture of one, and says so.
 pub(crate) fn write(file: &Path, bytes: impl AsRef<[u8]>) -> anyhow::Result<()> {
-    anyhow::ensure!(
-        file != Path::new("-"),
-        "a report is written to a file, and `-` is none: name it, such as report.html"
-    );
+    refuse_stdout(file)?;
     fs::write(file, bytes).with_context(|| format!("failed to write {}", file.display()))?;
     wrote(file.display());
     Ok(())

@@ -215,12 +215,37 @@ pub(super) fn state_path(dir: &Path, index_dir: &Path) -> Option<PathBuf> {
 
 /// Deletes the state files of directories that are gone.
 fn prune(index_dir: &Path) -> io::Result<()> {
+    remove_files(index_dir, |dir| !fs::exists(dir))
+}
+
+/// Deletes the state of all directories below `parent`, which are gone.
+///
+/// # Errors
+///
+/// If the state cannot be read or deleted. That there is none, or only that of another user, is not
+/// an error.
+pub fn forget_below(parent: &Path) -> io::Result<()> {
+    forget_in(Path::new(DIR), parent)
+}
+
+pub(super) fn forget_in(index_dir: &Path, parent: &Path) -> io::Result<()> {
+    match remove_files(index_dir, |dir| dir.starts_with(parent) && !fs::exists(dir)) {
+        Err(error) => match error.kind() {
+            io::ErrorKind::NotFound | io::ErrorKind::PermissionDenied => Ok(()),
+            _ => Err(error),
+        },
+        Ok(()) => Ok(()),
+    }
+}
+
+/// Deletes the state files of the directories that are meant.
+fn remove_files(index_dir: &Path, is_meant: impl Fn(&Path) -> bool) -> io::Result<()> {
     for entry in fs::read_dir(index_dir)? {
         let entry = entry?;
         let name = entry.file_name().to_string_lossy().into_owned();
         let dir = name.strip_suffix(BOOT_SUFFIX).unwrap_or(&name);
         let dir = dir.replace("%2F", "/").replace("%25", "%");
-        if !fs::exists(&dir) {
+        if is_meant(Path::new(&dir)) {
             fs::remove_file(entry.path())?;
         }
     }

@@ -38,6 +38,7 @@ use std::{
 
 use allocate::Refusal;
 pub use config::{Capacity, Config, capacity};
+pub use index::forget_below;
 pub use lease::Lease;
 use lease::{LeaseOwner, OwnerMatch};
 pub use lock::LockError;

@@ -33,6 +33,7 @@ pub mod strategy;
 pub mod strict;
 pub mod table;
 pub mod taints;
+pub mod trace;
 pub mod validation;
 
 pub use duplicates::duplicates;

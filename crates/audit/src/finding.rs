@@ -144,7 +144,7 @@ impl Code {
             Self::PodCidrMismatch => "spec.podCIDR is not spec.podCIDRs[0].",
             Self::ServiceRangeOverlap => "A node's block shares addresses with the service range.",
             Self::PodOutsideBlock => "A live pod has an address outside of its node's block.",
-            Self::DuplicatePodIp => "Several live pods have the same address.",
+            Self::DuplicatePodIp => "Several pods have the same address.",
             Self::DuplicateAllocation => {
                 "An address is allocated twice, or to another pod than the one that has it."
             }

@@ -358,7 +358,7 @@ impl NetworkKind {
                 "drain one of the nodes, and change the configuration of its IPAM plugin"
             }
             BlockPlace::PodCidr => {
-                "give the node another block: an audit with --repair DIR writes the steps"
+                "give the node another block; write the steps with: podplane audit --repair DIR"
             }
         }
     }

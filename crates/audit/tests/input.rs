@@ -101,7 +101,7 @@ fn reads_objects_larger_than_the_window() {
     let node = |name: &str| json!({"kind": "Node", "metadata": {"name": name, "annotations": {"note": note}}, "spec": {"podCIDR": "10.0.0.0/24"}});
     let list = json!({"kind": "List", "items": [node("a"), node("b")]});
     let dump = read(list.to_string().as_bytes()).unwrap();
-    assert!(all_results(&dump).contains("is that of 2 nodes: a and b"));
+    assert!(all_results(&dump).contains("is assigned to 2 nodes: a and b"));
 }
 
 #[test]

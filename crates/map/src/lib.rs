@@ -53,7 +53,7 @@ pub use palette::{Palette, Rgb};
 pub use parts::{
     AddressClaim, BlockLayout, BlockState, Holder, Network, NetworkRole, NodeBlock, SpaceError,
 };
-pub use scene::{Scene, SceneLimits};
+pub use scene::{MarkSeverity, Scene, SceneLimits, SceneMark};
 pub use space::{AddressRecord, AddressSpace, PodRule, SpaceParts};
 pub use state::{AddressState, StateCounts};
 pub use target::{MapTarget, ShownPart};

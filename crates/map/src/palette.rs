@@ -54,6 +54,24 @@ impl Palette {
         }
     }
 
+    /// The colour of the mark of a fault.
+    #[must_use]
+    pub const fn error(self) -> Rgb {
+        match self {
+            Self::Light => Rgb(0xb3, 0x26, 0x1e),
+            Self::Dark => Rgb(0xff, 0x8a, 0x7a),
+        }
+    }
+
+    /// The colour of the mark of a warning.
+    #[must_use]
+    pub const fn warning(self) -> Rgb {
+        match self {
+            Self::Light => Rgb(0x7a, 0x4b, 0x00),
+            Self::Dark => Rgb(0xf2, 0xc2, 0x65),
+        }
+    }
+
     /// The colour of a state.
     #[must_use]
     pub const fn fill(self, state: AddressState) -> Rgb {

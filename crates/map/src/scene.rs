@@ -17,6 +17,26 @@ pub struct SceneLimits {
     pub beside: GridLimit,
 }
 
+/// The severity of a mark.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum MarkSeverity {
+    /// It may fail later.
+    Warning,
+    /// A fault.
+    Error,
+}
+
+/// A place to mark, such as that of a finding of an audit.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SceneMark {
+    /// The place: an address, a block, or any other prefix.
+    pub prefix: IpNet,
+    /// The severity.
+    pub severity: MarkSeverity,
+    /// The text for those who point at the mark.
+    pub text: String,
+}
+
 /// A view of one network, and the other networks beside it: the input of every canvas.
 #[derive(Clone, Debug)]
 pub struct Scene<'a> {
@@ -24,6 +44,7 @@ pub struct Scene<'a> {
     main: View,
     beside: Vec<View>,
     left_out: usize,
+    marks: Vec<SceneMark>,
 }
 
 impl<'a> Scene<'a> {
@@ -53,7 +74,30 @@ impl<'a> Scene<'a> {
             main,
             beside,
             left_out: others.count(),
+            marks: Vec::new(),
         })
+    }
+
+    /// Adds marks. Those outside of a view are not drawn in it.
+    #[must_use]
+    pub fn with_marks(self, marks: Vec<SceneMark>) -> Self {
+        Self { marks, ..self }
+    }
+
+    /// Returns true if a view has a mark.
+    #[must_use]
+    pub fn is_marked(&self) -> bool {
+        let mut views = std::iter::once(&self.main).chain(&self.beside);
+        views.any(|view| {
+            let mut marks = self.marks.iter();
+            marks.any(|mark| view.place_of(&mark.prefix).is_some())
+        })
+    }
+
+    /// The marks.
+    #[must_use]
+    pub fn marks(&self) -> &[SceneMark] {
+        &self.marks
     }
 
     /// The address space.

@@ -18,7 +18,7 @@ pub use topology::topology;
 
 use crate::{
     curve::Rect,
-    scene::{Scene, SceneLimits},
+    scene::{MarkSeverity, Scene, SceneLimits, SceneMark},
     state::AddressState,
     view::{Cell, GridLimit, Layout, View},
     words,
@@ -45,6 +45,11 @@ const LABEL_CHARACTER: f64 = 6.1;
 const MOST_NOTES: usize = 24;
 /// The most cells whose holders are named where the mouse points.
 const MOST_NAMED_CELLS: usize = 512;
+/// The most findings that are named where the mouse points.
+const MOST_MARK_LINES: usize = 8;
+/// The radius of the ring around a marked cell, in cells, and its least one in pixels.
+const RING: f64 = 0.62;
+const LEAST_RING: f64 = 7.0;
 /// The most characters of a line; viewers do not wrap it.
 const MOST_CHARACTERS: usize = 130;
 
@@ -84,6 +89,9 @@ pub fn picture(scene: &Scene<'_>) -> String {
         words::xml(&description(scene, &notes)),
     ));
     style::write(&mut canvas);
+    if !scene.marks().is_empty() {
+        style::write_marks(&mut canvas);
+    }
     canvas.push(format_args!(
         "<rect class=\"page\" width=\"{width}\" height=\"{height}\"/>\n"
     ));
@@ -169,6 +177,31 @@ impl Place {
             self.cell * width,
             self.cell * height
         )
+    }
+
+    /// The shape that marks a rectangle of cells: its element with attributes.
+    fn mark(self, rect: Rect) -> String {
+        let (width, height) = (f64::from(rect.width), f64::from(rect.height));
+        let (x, y) = (
+            self.x + self.cell * f64::from(rect.x),
+            self.y + self.cell * f64::from(rect.y),
+        );
+        let (width, height) = (self.cell * width, self.cell * height);
+        match (rect.width, rect.height) {
+            (1, 1) => format!(
+                "circle cx=\"{}\" cy=\"{}\" r=\"{}\"",
+                x + width / 2.0,
+                y + height / 2.0,
+                (self.cell * RING).max(LEAST_RING)
+            ),
+            _ => format!(
+                "rect x=\"{}\" y=\"{}\" width=\"{}\" height=\"{}\"",
+                x + 2.0,
+                y + 2.0,
+                width - 4.0,
+                height - 4.0
+            ),
+        }
     }
 
     fn height(self, view: &View) -> f64 {
@@ -291,7 +324,49 @@ impl Canvas {
         if sign == CellSign::Letter {
             self.letters(view, place);
         }
+        self.marks(scene, view, place);
         self.labels(view, place);
+    }
+
+    /// Marks places: a cell by a ring that is larger than a small cell, more by a border. Several
+    /// marks of one place are one.
+    fn marks(&mut self, scene: &Scene<'_>, view: &View, place: Place) {
+        let mut places = BTreeMap::<_, Vec<&SceneMark>>::new();
+        for mark in scene.marks() {
+            if let Some(Rect {
+                x,
+                y,
+                width,
+                height,
+            }) = view.place_of(&mark.prefix)
+            {
+                let key = (y, x, height, width);
+                places.entry(key).or_default().push(mark);
+            }
+        }
+        for ((y, x, height, width), marks) in places {
+            let rect = Rect {
+                x,
+                y,
+                width,
+                height,
+            };
+            let class = match marks.iter().map(|mark| mark.severity).max() {
+                Some(MarkSeverity::Error) => "m-error",
+                Some(MarkSeverity::Warning) | None => "m-warning",
+            };
+            let named = marks.iter().take(MOST_MARK_LINES);
+            let mut title: Vec<String> = named.map(|mark| words::xml(&mark.text)).collect();
+            if let more @ 1.. = marks.len().saturating_sub(MOST_MARK_LINES) {
+                title.push(format!("and {more} more"));
+            }
+            let title = title.join("\n");
+            let shape = place.mark(rect);
+            self.push(format_args!(
+                "<g class=\"m {class}\"><{shape} class=\"halo\"/><{shape}><title>{title}</title></{element}></g>\n",
+                element = shape.split(' ').next().unwrap_or_default(),
+            ));
+        }
     }
 
     /// Draws lines between large cells.
@@ -362,7 +437,7 @@ impl Canvas {
         let named = cells.filter(|cell| is_fault(cell) || is_held(cell));
         for cell in named.take(MOST_NAMED_CELLS) {
             let counts = words::counts(&cell.counts);
-            let mut title = vec![format!("{}: {counts}", cell.prefix)];
+            let mut title = vec![format!("{}: {counts}", words::place(&cell.prefix))];
             let space = scene.space();
             match is_held(cell) {
                 true => title.extend(space.records(&cell.prefix).map(|one| words::record(&one))),

@@ -366,6 +366,43 @@ impl View {
         cell.prefix.contains(&ip).then_some(cell)
     }
 
+    /// The cells of a prefix: those of the block, of all of the view, or the one that the prefix
+    /// begins in. `None` if it is in no cell.
+    pub(crate) fn place_of(&self, prefix: &IpNet) -> Option<Rect> {
+        // Outlines are by address.
+        let first = prefix.network();
+        let from = self
+            .outlines
+            .partition_point(|each| each.cidr.network() < first);
+        let here = self.outlines.iter().skip(from);
+        let mut here = here.take_while(|each| each.cidr.network() == first);
+        if let Some(outline) = here.find(|each| each.cidr == *prefix) {
+            return Some(outline.rect);
+        }
+        if prefix.contains(&self.prefix) {
+            return Some(Rect {
+                x: 0,
+                y: 0,
+                width: self.width,
+                height: self.height,
+            });
+        }
+        let cell = self.cell_of(prefix.network())?;
+        let length = cell.prefix.prefix_len();
+        match self.layout {
+            Layout::Curve if prefix.prefix_len() < length => {
+                let place = self.curve.place(cell.x, cell.y)?;
+                Some(self.curve.rect(place, length - prefix.prefix_len()))
+            }
+            Layout::Curve | Layout::Used => Some(Rect {
+                x: cell.x,
+                y: cell.y,
+                width: 1,
+                height: 1,
+            }),
+        }
+    }
+
     /// The prefix to zoom in to at a column and row: `bits` longer than the prefix of the view, and
     /// at most as long as the cell's. With two bits it is a quarter of a square view.
     #[must_use]

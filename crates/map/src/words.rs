@@ -1,5 +1,6 @@
 //! Texts that every canvas has, and names of others made safe for them.
 
+use ipnet::IpNet;
 use podplane_ipam::figures::readable;
 
 use crate::{
@@ -99,6 +100,14 @@ pub(crate) fn some_nodes<'a>(nodes: impl IntoIterator<Item = &'a str>, named: us
     match nodes.len() - shown.len() {
         0 => text,
         more => format!("{text} +{more}"),
+    }
+}
+
+/// A prefix, and of a single address the address alone.
+pub(crate) fn place(prefix: &IpNet) -> String {
+    match prefix.prefix_len() == prefix.max_prefix_len() {
+        true => prefix.addr().to_string(),
+        false => prefix.to_string(),
     }
 }
 

@@ -10,7 +10,7 @@ mod waterfall;
 use maud::{Markup, PreEscaped, html};
 use podplane_api::printable;
 
-pub use axis::{AxisTick, LogScale};
+pub use axis::{AxisTick, LinearScale, LogScale};
 pub use bars::{Bar, BarPart, Bars, PartStyle};
 pub use growth::GrowthCurve;
 pub use intervals::{IntervalRow, Intervals};

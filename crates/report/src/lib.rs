@@ -24,8 +24,8 @@ mod markdown;
 mod table;
 
 pub use chart::{
-    AxisTick, Bar, BarPart, Bars, GrowthCurve, IntervalRow, Intervals, LogScale, PartStyle,
-    PictureFile, Waterfall, WaterfallRow,
+    AxisTick, Bar, BarPart, Bars, GrowthCurve, IntervalRow, Intervals, LinearScale, LogScale,
+    PartStyle, PictureFile, Waterfall, WaterfallRow,
 };
 pub use document::{Block, Count, Fact, Report, Section, Tone};
 pub use figure::{Figure, Picture};

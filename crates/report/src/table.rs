@@ -79,6 +79,10 @@ pub enum Cell {
     Toned(Tone, String),
     /// A text behind an indent of some levels.
     Indented(usize, String),
+    /// A text whose lines are kept, such as the output of a program.
+    Preformatted(String),
+    /// Cells behind each other.
+    Several(Vec<Cell>),
 }
 
 impl Table {
@@ -137,6 +141,8 @@ impl Cell {
                 Self::Indented(level, text) => {
                     span style={ "padding-left:" (level) "em" } { (text) }
                 }
+                Self::Preformatted(text) => pre { (text) },
+                Self::Several(cells) => @for cell in cells { (cell.markup()) },
             }
         }
     }

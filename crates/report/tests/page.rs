@@ -144,7 +144,7 @@ fn report(name: &str) -> Report {
             },
             Row::new(vec![
                 Cell::Indented(2, text()),
-                Cell::Text(text()),
+                Cell::Several(vec![Cell::Text(text()), Cell::Preformatted(text())]),
                 Cell::Toned(Tone::Caution, text()),
             ]),
         ],

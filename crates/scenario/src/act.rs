@@ -17,7 +17,7 @@ use crate::{
         self, AddNodes, Calls, Cut, Deletion, Heal, Kill, Manifest, Pause, Reboot, Restart, Scale,
         Side,
     },
-    look::{UnmetExpectation, unmet},
+    look::{self, CheckedExpectation, ExpectationOutcome},
     narration,
     plan::{Action, Expectation, PlannedCommand, PlannedWait, glob},
     problem::listed,
@@ -33,10 +33,14 @@ pub(crate) enum ActionError {
     /// At least one expectation does not hold.
     Unmet {
         within: Option<Duration>,
-        unmet: Vec<UnmetExpectation>,
+        checked: Vec<CheckedExpectation>,
     },
-    /// A command ended otherwise than expected; both ends as texts.
-    Command { expected: String, was: String },
+    /// A command ended otherwise than expected; both ends as texts, and its whole end.
+    Command {
+        expected: String,
+        was: String,
+        ended: String,
+    },
     /// The action could not be carried out.
     Refused(anyhow::Error),
 }
@@ -56,28 +60,24 @@ impl From<podplane_test_cluster::ClusterError> for ActionError {
 impl fmt::Display for ActionError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Unmet { within, unmet } => {
+            Self::Unmet { within, checked } => {
                 match within {
                     Some(within) => write!(f, "not within {within:?}:")?,
                     None => f.write_str("this does not hold:")?,
                 }
-                for UnmetExpectation {
-                    at,
-                    text,
-                    expected,
-                    was,
-                } in unmet
-                {
-                    write!(
-                        f,
-                        "\nline {at}: {text}\n  expected: {}\n  was:      {}",
-                        indented(expected),
-                        indented(was)
-                    )?;
+                for CheckedExpectation { at, text, outcome } in checked {
+                    if let ExpectationOutcome::Unmet { expected, was } = outcome {
+                        write!(
+                            f,
+                            "\nline {at}: {text}\n  expected: {}\n  was:      {}",
+                            indented(expected),
+                            indented(was)
+                        )?;
+                    }
                 }
                 Ok(())
             }
-            Self::Command { expected, was } => {
+            Self::Command { expected, was, .. } => {
                 write!(
                     f,
                     "unexpected result of the command:\n  expected: {}\n  was:      {}",
@@ -94,6 +94,40 @@ fn indented(text: &str) -> String {
     text.trim_end().replace('\n', "\n            ")
 }
 
+/// The findings of a step, for its report.
+#[derive(Debug, Default)]
+pub(crate) struct StepFindings {
+    /// The output and the exit code of its command.
+    pub(crate) ended: Option<String>,
+    /// Its expectations at the last look.
+    pub(crate) checked: Vec<CheckedExpectation>,
+    /// The reason of a failure, if nothing of the above is it.
+    pub(crate) reason: Option<String>,
+}
+
+impl ActionError {
+    /// Returns the findings of the failed step.
+    pub(crate) fn findings(self) -> StepFindings {
+        match self {
+            Self::Unmet { checked, .. } => StepFindings {
+                checked,
+                ..StepFindings::default()
+            },
+            Self::Command {
+                expected, ended, ..
+            } => StepFindings {
+                ended: Some(ended),
+                reason: Some(format!("expected: {}", indented(&expected))),
+                ..StepFindings::default()
+            },
+            Self::Refused(error) => StepFindings {
+                reason: Some(format!("{error:#}")),
+                ..StepFindings::default()
+            },
+        }
+    }
+}
+
 /// Details of a step that succeeded, for its report.
 #[derive(Debug, Default)]
 pub(crate) struct ActionDetails {
@@ -101,8 +135,9 @@ pub(crate) struct ActionDetails {
     pub(crate) note: Option<String>,
     /// The name of a measured time, and the time.
     pub(crate) timing: Option<(String, Duration)>,
-    /// The output of its commands, and what its expectations found.
+    /// The output of its commands, and what its expectations found, for a narration.
     pub(crate) said: Vec<String>,
+    pub(crate) findings: StepFindings,
 }
 
 impl ActionDetails {
@@ -110,6 +145,17 @@ impl ActionDetails {
         let note = (pattern != name).then_some(name);
         Self {
             note,
+            ..Self::default()
+        }
+    }
+
+    fn checked(stage: &ScenarioCluster, checked: Vec<CheckedExpectation>) -> Self {
+        Self {
+            said: stage.take_said(),
+            findings: StepFindings {
+                checked,
+                ..StepFindings::default()
+            },
             ..Self::default()
         }
     }
@@ -139,33 +185,24 @@ pub(crate) async fn act(
             expect,
             timing,
         }) => {
-            let took = wait(stage, expect, *within, doing).await?;
-            let timing = timing.clone().map(|name| (name, took));
+            let (took, checked) = wait(stage, expect, *within, doing).await?;
             return Ok(ActionDetails {
-                timing,
-                said: stage.take_said(),
-                ..ActionDetails::default()
+                timing: timing.clone().map(|name| (name, took)),
+                ..ActionDetails::checked(stage, checked)
             });
         }
         Action::Expect(expect) => {
-            let unmet = unmet(stage, expect).await;
-            if !unmet.is_empty() {
+            let checked = look::check(stage, expect).await;
+            if checked.iter().any(|each| each.unmet().is_some()) {
                 return Err(ActionError::Unmet {
                     within: None,
-                    unmet,
+                    checked,
                 });
             }
-            return Ok(ActionDetails {
-                said: stage.take_said(),
-                ..ActionDetails::default()
-            });
+            return Ok(ActionDetails::checked(stage, checked));
         }
         Action::Run(run) => {
-            let said = vec![execute(stage, run).await?];
-            return Ok(ActionDetails {
-                said,
-                ..ActionDetails::default()
-            });
+            return execute(stage, run).await;
         }
         Action::Kill(Kill { process, signal }) => {
             let name = stage.one_process(process).await?;
@@ -425,36 +462,62 @@ async fn wait(
     expect: &[Expectation],
     within: Duration,
     doing: &(dyn Fn(&str) + Sync),
-) -> Result<Duration, ActionError> {
+) -> Result<(Duration, Vec<CheckedExpectation>), ActionError> {
     let begun = Instant::now();
     loop {
         let before = Instant::now();
-        let unmet = unmet(stage, expect).await;
-        let Some(first) = unmet.first() else {
-            return Ok(begun.elapsed());
+        let checked = look::check(stage, expect).await;
+        let Some(was) = checked.iter().find_map(CheckedExpectation::unmet) else {
+            return Ok((begun.elapsed(), checked));
         };
         if begun.elapsed() >= within {
             let within = Some(within);
-            return Err(ActionError::Unmet { within, unmet });
+            return Err(ActionError::Unmet { within, checked });
         }
-        let was = first.was.lines().next().unwrap_or_default();
-        doing(&format!("{} (is {was})", first.text));
+        doing(&brief(was));
         // A look at a large cluster is expensive: the pause is as long, so that others get their
         // turn.
         sleep(LOOK.max(before.elapsed())).await;
     }
 }
 
-/// Runs a command. Returns its output.
-async fn execute(stage: &ScenarioCluster, run: &PlannedCommand) -> Result<String, ActionError> {
-    let ended = command::execute(stage, run).await?;
-    let judged = command::judge(run, &ended);
-    judged.map_err(|(expected, was)| ActionError::Command { expected, was })?;
-    Ok(ended
-        .finished
-        .as_ref()
-        .map(narration::output)
-        .unwrap_or_default())
+/// Abbreviates an actual state for a line that changes: no objects, and no second line.
+fn brief(was: &str) -> String {
+    let line = was.lines().next().unwrap_or_default();
+    let line = line
+        .split(['{', '[', ';'])
+        .next()
+        .unwrap_or_default()
+        .trim();
+    match line.trim_end_matches(':') {
+        "" => "not yet".into(),
+        line => format!("now {line}"),
+    }
+}
+
+/// Runs a command.
+async fn execute(
+    stage: &ScenarioCluster,
+    run: &PlannedCommand,
+) -> Result<ActionDetails, ActionError> {
+    let end = command::execute(stage, run).await?;
+    let finished = end.finished.as_ref();
+    let ended = finished.map_or_else(|| "did not end".into(), narration::ended);
+    if let Err((expected, was)) = command::judge(run, &end) {
+        return Err(ActionError::Command {
+            expected,
+            was,
+            ended,
+        });
+    }
+    Ok(ActionDetails {
+        said: finished.map(narration::output).into_iter().collect(),
+        findings: StepFindings {
+            ended: Some(ended),
+            ..StepFindings::default()
+        },
+        ..ActionDetails::default()
+    })
 }
 
 /// Returns the arguments of `podplane` that restart a service.

@@ -234,6 +234,8 @@ fn reason(report: &RunReport, failure: &RunFailure) -> String {
         step,
         title,
         why,
+        took: _,
+        findings: _,
         events: _,
     } = failure;
     let file = report.job.case.file.display();

@@ -7,16 +7,18 @@ use podplane_proto::trace::GetPodTraceResponse;
 use podplane_report::{Block, Cell, Column, Count, Fact, Report, Row, Section, Table, Tone};
 
 use crate::{
+    act::StepFindings,
     console::{again, described, seconds},
+    look::{CheckedExpectation, ExpectationOutcome},
     narration,
     plan::PlannedStep,
-    runner::{RunOutcome, RunReport, StepReport},
+    runner::{RunOutcome, RunReport},
 };
 
 /// The page, and the form of the traces in it, which the program has for its other reports.
 #[derive(Clone, Debug)]
 pub struct HtmlOptions {
-    /// The file.
+    /// The file. The caller has checked that it can be written.
     pub file: PathBuf,
     /// The circumstances of the runs, for the head of the page.
     pub facts: Vec<Fact>,
@@ -133,36 +135,29 @@ fn section(report: &RunReport, options: &HtmlOptions) -> Section {
 
 /// All steps of the scenario, those that were not reached included.
 fn steps(report: &RunReport) -> Table {
-    let failed = match &report.outcome {
-        RunOutcome::Failed(failure) => Some(failure.step),
-        _ => None,
-    };
     let steps = report.job.case.steps.iter().zip(1..);
     let row = |(step, number): (&PlannedStep, usize)| {
-        let done = report.steps.get(number - 1);
-        let (tone, word) = match done {
-            Some(_) => (Tone::Good, "done"),
-            None if failed == Some(number) => (Tone::Bad, "failed"),
-            None => (Tone::Neutral, "not reached"),
-        };
+        let state = StepState::of(report, number);
         let kind = if narration::is_claim(step) {
             "expectation"
         } else {
             "action"
         };
-        let commands = narration::commands(&step.action).into_iter();
-        let commands = commands.map(|command| format!("$ {command}"));
-        let said = done.into_iter().flat_map(|done| done.said.iter().cloned());
-        let said = said.filter(|text| !text.is_empty());
-        let title = done.map_or(&step.title, |done| &done.title);
+        let (tone, word) = state.mark();
+        let title = match &state {
+            StepState::Done {
+                note: Some(note), ..
+            } => format!("{} ({note})", step.full_title),
+            _ => step.full_title.clone(),
+        };
         Row {
             id: Some(format!("{}-step-{number}", report.job.title)),
             cells: vec![
                 Cell::Text(format!("{number}. {title}")),
                 Cell::Text(kind.into()),
                 Cell::Mark(tone, word.into()),
-                Cell::Text(done.map_or_else(String::new, |StepReport { took, .. }| seconds(*took))),
-                Cell::Lines(commands.chain(said).collect()),
+                Cell::Text(state.took().map_or_else(String::new, seconds)),
+                Cell::Several(findings(step, &state)),
             ],
         }
     };
@@ -177,6 +172,94 @@ fn steps(report: &RunReport) -> Table {
         ],
         rows: steps.map(row).collect(),
     }
+}
+
+/// The state of a step at the end of its run.
+enum StepState<'a> {
+    Done {
+        took: Duration,
+        note: Option<&'a str>,
+        findings: &'a StepFindings,
+    },
+    Failed {
+        took: Duration,
+        findings: &'a StepFindings,
+    },
+    NotReached,
+}
+
+impl<'a> StepState<'a> {
+    fn of(report: &'a RunReport, number: usize) -> Self {
+        if let Some(done) = report.steps.get(number - 1) {
+            return Self::Done {
+                took: done.took,
+                note: done.note.as_deref(),
+                findings: &done.findings,
+            };
+        }
+        match &report.outcome {
+            RunOutcome::Failed(failure) if failure.step == number => Self::Failed {
+                took: failure.took,
+                findings: &failure.findings,
+            },
+            _ => Self::NotReached,
+        }
+    }
+
+    const fn mark(&self) -> (Tone, &'static str) {
+        match self {
+            Self::Done { .. } => (Tone::Good, "done"),
+            Self::Failed { .. } => (Tone::Bad, "failed"),
+            Self::NotReached => (Tone::Neutral, "not reached"),
+        }
+    }
+
+    const fn took(&self) -> Option<Duration> {
+        match self {
+            Self::Done { took, .. } | Self::Failed { took, .. } => Some(*took),
+            Self::NotReached => None,
+        }
+    }
+
+    const fn findings(&self) -> Option<&'a StepFindings> {
+        match self {
+            Self::Done { findings, .. } | Self::Failed { findings, .. } => Some(findings),
+            Self::NotReached => None,
+        }
+    }
+}
+
+/// The commands of a step with their output, each expectation with what was seen, and the reason of
+/// a failure.
+fn findings(step: &PlannedStep, state: &StepState<'_>) -> Vec<Cell> {
+    let commands = narration::commands(&step.action).into_iter();
+    let mut lines: Vec<String> = commands.map(|command| format!("$ {command}")).collect();
+    let nothing = StepFindings::default();
+    let StepFindings {
+        ended,
+        checked,
+        reason,
+    } = state.findings().unwrap_or(&nothing);
+    lines.extend(ended.clone());
+    let mut cells = Vec::new();
+    if !lines.is_empty() {
+        cells.push(Cell::Preformatted(lines.join("\n")));
+    }
+    for CheckedExpectation { at, text, outcome } in checked {
+        let (tone, word, seen) = match outcome {
+            ExpectationOutcome::Met { seen } => (Tone::Good, "met", format!("seen: {seen}")),
+            ExpectationOutcome::Unmet { expected, was } => (
+                Tone::Bad,
+                "not met",
+                format!("expected: {expected}\nseen:     {was}"),
+            ),
+        };
+        cells.push(Cell::Mark(tone, word.into()));
+        cells.push(Cell::Text(format!(" line {at}: {text}")));
+        cells.push(Cell::Preformatted(seen));
+    }
+    cells.extend(reason.clone().map(Cell::Preformatted));
+    cells
 }
 
 fn trace_block(trace: &GetPodTraceResponse, options: &HtmlOptions) -> Block {

@@ -231,6 +231,7 @@ mod tests {
         let step = PlannedStep {
             at: crate::Position { line: 1, column: 1 },
             title: String::new(),
+            full_title: String::new(),
             is_named: false,
             action: Action::Check,
             violations: step.iter().copied().collect(),

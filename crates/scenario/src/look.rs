@@ -20,47 +20,68 @@ const NAMED: usize = 8;
 /// The number of characters of a value that a report shows.
 const SHOWN: usize = 600;
 
-/// An expectation that does not hold.
+/// An expectation with what the last look has seen.
 #[derive(Clone, Debug)]
-pub(crate) struct UnmetExpectation {
+pub(crate) struct CheckedExpectation {
     /// The position in the scenario.
     pub(crate) at: Position,
-    /// The expectation as JSON.
+    /// The expectation in a line.
     pub(crate) text: String,
-    pub(crate) expected: String,
-    pub(crate) was: String,
+    pub(crate) outcome: ExpectationOutcome,
 }
 
-/// Returns the expectations that do not hold now.
-pub(crate) async fn unmet(
+/// The outcome of a look at one expectation.
+#[derive(Clone, Debug)]
+pub(crate) enum ExpectationOutcome {
+    /// It holds.
+    Met { seen: String },
+    /// It does not hold.
+    Unmet { expected: String, was: String },
+}
+
+impl CheckedExpectation {
+    /// The actual state, if the expectation does not hold.
+    pub(crate) fn unmet(&self) -> Option<&str> {
+        match &self.outcome {
+            ExpectationOutcome::Met { .. } => None,
+            ExpectationOutcome::Unmet { was, .. } => Some(was),
+        }
+    }
+}
+
+/// Compares all expectations with the present state.
+pub(crate) async fn check(
     stage: &ScenarioCluster,
     expect: &[Expectation],
-) -> Vec<UnmetExpectation> {
-    let mut found = Vec::new();
+) -> Vec<CheckedExpectation> {
+    let mut checked = Vec::new();
     stage.take_said();
     for expectation in expect {
-        let (expected, was) = match look(stage, &expectation.rule).await {
-            Ok(Ok(())) => continue,
-            Ok(Err(difference)) => difference,
-            Err(error) => ("an answer".into(), format!("{error:#}")),
+        let outcome = match look(stage, &expectation.rule).await {
+            Ok(Ok(seen)) => ExpectationOutcome::Met { seen },
+            Ok(Err((expected, was))) => ExpectationOutcome::Unmet { expected, was },
+            Err(error) => ExpectationOutcome::Unmet {
+                expected: "an answer".into(),
+                was: format!("{error:#}"),
+            },
         };
-        found.push(UnmetExpectation {
+        checked.push(CheckedExpectation {
             at: expectation.at,
             text: expectation.text.clone(),
-            expected,
-            was,
+            outcome,
         });
     }
-    found
+    checked
 }
+
+/// The state that an expectation has seen. If it does not hold: the expected and the actual state,
+/// as texts.
+type LookResult = Result<String, StateDifference>;
 
 /// The expected and the actual state, as texts.
 type StateDifference = (String, String);
 
-async fn look(
-    stage: &ScenarioCluster,
-    rule: &ExpectedState,
-) -> Result<Result<(), StateDifference>> {
+async fn look(stage: &ScenarioCluster, rule: &ExpectedState) -> Result<LookResult> {
     match rule {
         ExpectedState::Object {
             object,
@@ -106,11 +127,15 @@ async fn look(
                 .objects
                 .list("events", namespace.as_deref(), None)
                 .await?;
-            Ok(of_events(&wanted, *numbers, &events).map(|first| {
-                if let Some(first) = first {
-                    stage.say(format!("  {first}"));
-                }
-            }))
+            Ok(of_events(&wanted, *numbers, &events).map(
+                |SeenEvents { count, first }| match first {
+                    Some(first) => {
+                        stage.say(format!("  {first}"));
+                        format!("{count}: {first}")
+                    }
+                    None => count.to_string(),
+                },
+            ))
         }
         ExpectedState::Metric {
             name,
@@ -121,9 +146,6 @@ async fn look(
             let service = stage.http(service).await?;
             let series = metrics::series(&service, name, labels).await?;
             let sum: f64 = series.iter().map(|(_, value)| value).sum();
-            if numbers.allows(sum) {
-                return Ok(Ok(()));
-            }
             let each: Vec<_> = series
                 .iter()
                 .take(NAMED)
@@ -134,7 +156,10 @@ async fn look(
             } else {
                 format!("{sum}{}", each.concat())
             };
-            Ok(Err((numbers.describe(), was)))
+            Ok(match numbers.allows(sum) {
+                true => Ok(was),
+                false => Err((numbers.describe(), was)),
+            })
         }
         ExpectedState::Ping {
             ping,
@@ -156,7 +181,8 @@ async fn look(
                 stage.say(format!("$ {}", narration::lines(run).join("\n$ ")));
                 stage.say(narration::output(finished));
             }
-            Ok(command::judge(run, &ended))
+            let seen = ended.finished.as_ref().map(narration::ended);
+            Ok(command::judge(run, &ended).map(|()| seen.unwrap_or_default()))
         }
         ExpectedState::Call {
             method,
@@ -164,31 +190,28 @@ async fn look(
             numbers,
         } => {
             let made = stage.cluster.calls(of, method).await?;
+            let seen = format!("{made} call{}", if made == 1 { "" } else { "s" });
             let is_met = numbers.allows(u32::try_from(made).unwrap_or(u32::MAX).into());
-            Ok(if is_met {
-                Ok(())
-            } else {
-                Err((numbers.describe(), format!("{made} calls")))
+            Ok(match is_met {
+                true => Ok(seen),
+                false => Err((numbers.describe(), seen)),
             })
         }
     }
 }
 
-fn of_object(
-    object: &ObjectRef,
-    look: &Look,
-    found: Option<&Value>,
-) -> Result<(), StateDifference> {
+fn of_object(object: &ObjectRef, look: &Look, found: Option<&Value>) -> LookResult {
     let gone = || format!("there is no {object}");
     match (look, found) {
-        (Look::Exists(true), Some(_)) | (Look::Exists(false), None) => Ok(()),
+        (Look::Exists(true), Some(_)) => Ok(format!("{object} exists")),
+        (Look::Exists(false), None) => Ok(gone()),
         (Look::Exists(true), None) => Err((format!("{object} to exist"), gone())),
         (Look::Exists(false), Some(found)) => Err((
             format!("no {object}"),
             format!("there is one: {}", shown(&found["status"])),
         )),
         (Look::Cel(_), None) => Err(("true".into(), gone())),
-        (Look::Cel(cel), Some(found)) => cel.holds(found).map_err(|why| {
+        (Look::Cel(cel), Some(found)) => cel.holds(found).map(|()| "true".into()).map_err(|why| {
             let shown = format!(
                 "{why}; spec is {}; status is {}",
                 shown(&found["spec"]),
@@ -198,15 +221,15 @@ fn of_object(
         }),
         (Look::Path { text, path, rule }, found) => {
             let value = found.and_then(|found| path.of(found));
-            if rule.allows(value.as_ref()) {
-                return Ok(());
-            }
             let was = match (&value, found) {
                 (Some(value), _) => shown(value),
                 (None, Some(_)) => format!("nothing at {text}"),
                 (None, None) => gone(),
             };
-            Err((rule.describe(), was))
+            match rule.allows(value.as_ref()) {
+                true => Ok(was),
+                false => Err((rule.describe(), was)),
+            }
         }
     }
 }
@@ -216,7 +239,7 @@ fn of_count(
     filter: Option<&Cel>,
     numbers: NumberRule,
     objects: &[Value],
-) -> Result<Result<(), StateDifference>> {
+) -> Result<LookResult> {
     let (mut counted, mut others) = (Vec::new(), Vec::new());
     for object in objects {
         match filter.map_or(Ok(true), |filter| filter.picks(object)) {
@@ -224,9 +247,6 @@ fn of_count(
             Ok(false) => others.push(object),
             Err(why) => bail!("`where` of {}: {why}", name(object)),
         }
-    }
-    if numbers.allows(whole(counted.len())) {
-        return Ok(Ok(()));
     }
     let mut names: Vec<_> = counted
         .iter()
@@ -242,6 +262,9 @@ fn of_count(
     }
     if filter.is_some() {
         was = format!("{was} (of {} {kind})", objects.len());
+    }
+    if numbers.allows(whole(counted.len())) {
+        return Ok(Ok(was));
     }
     let most = numbers.equals.or(numbers.at_most);
     let one = counted.first();
@@ -302,12 +325,20 @@ fn times(event: &Value) -> usize {
     usize::try_from(count.unwrap_or(1).max(1)).unwrap_or(usize::MAX)
 }
 
-/// Compares the number of events with the wanted one. Returns the first of them, as a line.
+/// Events as wanted.
+#[derive(Debug)]
+struct SeenEvents {
+    count: usize,
+    /// The first of them, as a line.
+    first: Option<String>,
+}
+
+/// Compares the number of events with the wanted one.
 fn of_events(
     wanted: &WantedEvents<'_>,
     numbers: NumberRule,
     events: &[Value],
-) -> Result<Option<String>, StateDifference> {
+) -> Result<SeenEvents, StateDifference> {
     let is_on = |event: &&Value| {
         wanted.on.as_ref().is_none_or(|(kind, name)| {
             event["involvedObject"]["kind"] == **kind && event["involvedObject"]["name"] == *name
@@ -330,7 +361,10 @@ fn of_events(
     };
     let found: usize = events.iter().filter(is_meant).map(since).sum();
     if numbers.allows(whole(found)) {
-        return Ok(events.iter().find(is_meant).map(event_line));
+        return Ok(SeenEvents {
+            count: found,
+            first: events.iter().find(is_meant).map(event_line),
+        });
     }
     let near: Vec<_> = events.iter().filter(is_on).collect();
     let last: Vec<_> = near
@@ -375,7 +409,7 @@ async fn of_ping(
     to: &str,
     answered_by: Option<&str>,
     answers: bool,
-) -> Result<Result<(), StateDifference>> {
+) -> Result<LookResult> {
     let mut args = vec!["ping", from, answered_by.unwrap_or(to), "--count", "1"];
     if let Some(pod) = answered_by {
         if pod != to
@@ -389,21 +423,18 @@ async fn of_ping(
     let finished = podplane_test_cluster::run(stage.cluster.command("podplane", args)).await?;
     stage.say(line);
     stage.say(narration::output(&finished));
+    let output = format!("{}{}", finished.stdout, finished.stderr);
+    let output = output.trim_end().to_owned();
     // 0 is an answer, 1 is none or one of another pod; with any other code nothing was asked.
     if finished.code == Some(i32::from(!answers)) {
-        return Ok(Ok(()));
+        return Ok(Ok(output));
     }
     let expected = match (answers, answered_by) {
         (false, _) => "no answer".into(),
         (true, None) => "an answer".into(),
         (true, Some(pod)) => format!("an answer of {pod}"),
     };
-    Ok(Err((
-        expected,
-        format!("{}{}", finished.stdout, finished.stderr)
-            .trim_end()
-            .to_owned(),
-    )))
+    Ok(Err((expected, output)))
 }
 
 /// Checks that `to`, an address or a pod, has an address in common with the pod.

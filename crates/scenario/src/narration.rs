@@ -121,3 +121,15 @@ pub(crate) fn output(finished: &ProgramOutput) -> String {
         .collect();
     lines.join("\n")
 }
+
+/// Returns the output of a command and its exit code.
+pub(crate) fn ended(finished: &ProgramOutput) -> String {
+    let code = match finished.code {
+        Some(code) => format!("exit code {code}"),
+        None => "ended by a signal".into(),
+    };
+    match output(finished) {
+        output if output.is_empty() => code,
+        output => format!("{output}\n{code}"),
+    }
+}

@@ -132,6 +132,8 @@ pub(crate) struct PlannedStep {
     /// The position in the scenario.
     pub(crate) at: Position,
     pub(crate) title: String,
+    /// The title, of which nothing is left out.
+    pub(crate) full_title: String,
     /// True if the scenario has a name for it.
     pub(crate) is_named: bool,
     pub(crate) action: Action,
@@ -187,7 +189,7 @@ pub(crate) struct PlannedCommand {
 pub(crate) struct Expectation {
     /// The position in the scenario.
     pub(crate) at: Position,
-    /// The expectation as JSON.
+    /// The expectation in a line.
     pub(crate) text: String,
     pub(crate) rule: ExpectedState,
 }

@@ -31,7 +31,7 @@ use tempfile::TempDir;
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    act::{ActionDetails, act},
+    act::{ActionDetails, StepFindings, act},
     console::ProgressLine,
     invariants::{self, ExpectedViolations},
     look,
@@ -121,9 +121,10 @@ impl KeptCluster {
 #[derive(Debug)]
 pub(crate) struct StepReport {
     pub(crate) title: String,
+    /// The process or node that was chosen for a pattern.
+    pub(crate) note: Option<String>,
     pub(crate) took: Duration,
-    /// The output of its commands, and what its expectations found.
-    pub(crate) said: Vec<String>,
+    pub(crate) findings: StepFindings,
 }
 
 #[derive(Debug)]
@@ -147,6 +148,8 @@ pub(crate) struct RunFailure {
     pub(crate) step: usize,
     pub(crate) title: String,
     pub(crate) why: String,
+    pub(crate) took: Duration,
+    pub(crate) findings: StepFindings,
     /// The last events, newest last.
     pub(crate) events: Vec<String>,
 }
@@ -290,17 +293,21 @@ async fn run_steps(
                 report.timings.extend(done.timing);
                 report.steps.push(StepReport {
                     title,
+                    note: done.note,
                     took,
-                    said: done.said,
+                    findings: done.findings,
                 });
             }
-            Err(why) => {
+            Err(FailedStep { why, findings }) => {
+                let took = begun.elapsed();
                 track.failed(step);
                 return RunOutcome::Failed(RunFailure {
                     at: step.at,
                     step: number,
                     title: step.title.clone(),
                     why,
+                    took,
+                    findings,
                     events: last_events(stage).await,
                 });
             }
@@ -309,18 +316,27 @@ async fn run_steps(
     RunOutcome::Passed
 }
 
+/// The failure of a step.
+struct FailedStep {
+    why: String,
+    findings: StepFindings,
+}
+
 /// Runs a step, between its begin and its end in the recording.
 async fn record_step(
     stage: &mut ScenarioCluster,
     number: usize,
     expected: &ExpectedViolations<'_>,
     track: &ProgressLine<'_>,
-) -> Result<ActionDetails, String> {
+) -> Result<ActionDetails, FailedStep> {
     let step = expected.step;
     let recorder = stage.cluster.recorder().clone();
     recorder.step(u64::try_from(number).unwrap_or_default(), &step.title);
-    let done = run_step(stage, expected, track, &recorder).await;
-    recorder.step_ended(&step.title, done.as_ref().map(drop).map_err(String::as_str));
+    let place = format!("{number}/{} {}", stage.case.steps.len(), step.title);
+    let doing = |what: &str| track.doing(&format!("{place} ({what})"));
+    let done = run_step(stage, expected, &doing, &recorder).await;
+    let ended = done.as_ref().map(drop).map_err(|failed| &*failed.why);
+    recorder.step_ended(&step.title, ended);
     done
 }
 
@@ -329,19 +345,29 @@ async fn record_step(
 async fn run_step(
     stage: &mut ScenarioCluster,
     expected: &ExpectedViolations<'_>,
-    track: &ProgressLine<'_>,
+    doing: &(dyn Fn(&str) + Sync),
     recorder: &Recorder,
-) -> Result<ActionDetails, String> {
+) -> Result<ActionDetails, FailedStep> {
     let step = expected.step;
     if stage.case.marks.contains(&step.title) {
         let mark = look::mark(stage).await;
-        let mark = mark
-            .map_err(|error| format!("failed to observe the state before the step: {error:#}"))?;
+        let mark = mark.map_err(|error| {
+            let why = format!("failed to observe the state before the step: {error:#}");
+            FailedStep {
+                findings: StepFindings {
+                    reason: Some(why.clone()),
+                    ..StepFindings::default()
+                },
+                why,
+            }
+        })?;
         stage.marks.insert(step.title.clone(), mark);
     }
-    let doing = |what: &str| track.doing(what);
-    let done = act(stage, &step.action, &doing).await;
-    let done = done.map_err(|fault| fault.to_string())?;
+    let done = act(stage, &step.action, doing).await;
+    let done = done.map_err(|error| FailedStep {
+        why: error.to_string(),
+        findings: error.findings(),
+    })?;
     let tell = |violation: &Violation| recorder.violation(&violation.to_string());
     match invariants::check(stage, expected).await {
         Ok(found) => {
@@ -350,7 +376,14 @@ async fn run_step(
         }
         Err(otherwise) => {
             otherwise.found.violations().into_iter().for_each(tell);
-            Err(otherwise.to_string())
+            let why = otherwise.to_string();
+            Err(FailedStep {
+                findings: StepFindings {
+                    reason: Some(why.clone()),
+                    ..done.findings
+                },
+                why,
+            })
         }
     }
 }

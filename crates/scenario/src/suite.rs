@@ -2,8 +2,7 @@
 
 use std::{
     collections::BTreeMap,
-    fs::File,
-    io::Write as _,
+    fs,
     num::NonZeroUsize,
     path::{Path, PathBuf},
     sync::Arc,
@@ -28,7 +27,8 @@ use crate::{
 pub struct SuiteOptions {
     /// The path of the program `podplane` for the clusters.
     pub program: PathBuf,
-    /// The file for a JUnit report.
+    /// The file for a JUnit report. The caller has checked that it can be written, before runs that
+    /// take long.
     pub junit: Option<PathBuf>,
     /// The page for people.
     pub html: Option<HtmlOptions>,
@@ -83,15 +83,12 @@ pub async fn run(
         narrate,
     } = options;
     let begun = Instant::now();
-    // If the report cannot be written, this fails before the runs.
-    let junit = match junit {
-        Some(name) => Some((report_file(&name, &cases)?, name)),
-        None => None,
-    };
-    let html = match html {
-        Some(options) => Some((report_file(&options.file, &cases)?, options)),
-        None => None,
-    };
+    let reports = junit
+        .iter()
+        .chain(html.as_ref().map(|options| &options.file));
+    for file in reports {
+        refuse_scenario(file, &cases)?;
+    }
     let seed_of_all = seed.unwrap_or_else(|| u64::from(rand::random::<u32>()));
     let setting = RunSettings {
         program: Program::at(program)?,
@@ -145,17 +142,17 @@ pub async fn run(
     if !narrate {
         summarize(&console, &reports, begun.elapsed(), seed_of_all);
     }
-    if let Some((mut file, name)) = junit {
-        let text = junit::xml(&reports, begun.elapsed())?;
-        file.write_all(text.as_bytes())
-            .with_context(|| format!("failed to write {}", name.display()))?;
-        console.wrote(&name);
+    let write = |file: &Path, text: String| -> Result<()> {
+        fs::write(file, text).with_context(|| format!("failed to write {}", file.display()))?;
+        console.wrote(file);
+        Ok(())
+    };
+    if let Some(file) = junit {
+        write(&file, junit::xml(&reports, begun.elapsed())?)?;
     }
-    if let Some((mut file, options)) = html {
+    if let Some(options) = html {
         let page = html::page(&reports, begun.elapsed(), &options);
-        file.write_all(page.as_bytes())
-            .with_context(|| format!("failed to write {}", options.file.display()))?;
-        console.wrote(&options.file);
+        write(&options.file, page)?;
     }
     let verdict = verdict(&reports, &cancel);
     let kept: Vec<_> = reports
@@ -174,8 +171,8 @@ pub async fn run(
     Ok(verdict)
 }
 
-/// Creates the empty file of a report. Fails if it is one of the scenarios.
-fn report_file(name: &Path, cases: &[PlannedCase]) -> Result<File> {
+/// Fails if the file of a report is one of the scenarios.
+fn refuse_scenario(name: &Path, cases: &[PlannedCase]) -> Result<()> {
     let is_scenario = name.canonicalize().is_ok_and(|name| {
         let mut files = cases.iter().map(|case| case.file.canonicalize());
         files.any(|file| file.is_ok_and(|file| file == name))
@@ -185,7 +182,7 @@ fn report_file(name: &Path, cases: &[PlannedCase]) -> Result<File> {
         "invalid report file {}: it is a scenario",
         name.display()
     );
-    File::create(name).with_context(|| format!("failed to write {}", name.display()))
+    Ok(())
 }
 
 fn verdict(reports: &[RunReport], cancel: &CancellationToken) -> SuiteVerdict {

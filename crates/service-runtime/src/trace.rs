@@ -37,6 +37,8 @@ pub use sampler::{InvalidSamplingRatio, SamplingRatio};
 
 /// Names of attributes: OpenTelemetry's where it has one.
 pub mod attribute {
+    pub use podplane_api::trace::CNI_PLUGIN as PLUGIN;
+
     /// The pod's namespace.
     pub const NAMESPACE: &str = "k8s.namespace.name";
     /// The pod's name.
@@ -53,8 +55,6 @@ pub mod attribute {
     pub const ATTEMPT: &str = "podplane.attempt";
     /// The id of the sandbox.
     pub const SANDBOX: &str = "podplane.sandbox.id";
-    /// The name of the CNI plugin.
-    pub const PLUGIN: &str = "cni.plugin";
     /// The name of the CNI network.
     pub const NETWORK: &str = "cni.network";
 }

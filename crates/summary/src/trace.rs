@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
-use podplane_api::jiff::Timestamp;
+use podplane_api::{jiff::Timestamp, trace::CNI_PLUGIN};
 use podplane_proto::trace::{Span, Trace};
 use serde::{Deserialize, Serialize};
 
@@ -77,11 +77,8 @@ impl TraceRow {
     }
 }
 
-/// The attribute with the name of a CNI plugin, as spans of `service-runtime` have it.
-const PLUGIN: &str = "cni.plugin";
-
 fn process(span: &Span) -> &str {
-    let plugin = span.attributes.iter().find(|one| one.key == PLUGIN);
+    let plugin = span.attributes.iter().find(|one| one.key == CNI_PLUGIN);
     plugin.map_or(&span.service, |plugin| &plugin.value)
 }
 

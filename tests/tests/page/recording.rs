@@ -22,7 +22,7 @@ const NETWORK: &str = "10.244.0.0/21";
 /// The step in which pods get the addresses of others.
 pub(crate) const DUPLICATES: &str = "their pods get the addresses of others";
 /// A part of the findings while addresses are duplicate.
-const FOUND: &str = "is that of 2 live pods";
+const FOUND: &str = "is assigned to 2 pods";
 const NOTHING: &str = "Nothing is wrong";
 const SMALL: Screen = Screen {
     width: 360,

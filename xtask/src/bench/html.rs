@@ -1,7 +1,8 @@
 //! The page of a benchmark. The program `xtask-bench-page` writes it, which is compiled only then.
 
 use std::{
-    io::Write as _,
+    fs,
+    io::{self, Write as _},
     path::{Path, absolute},
     process::{Command, Stdio},
 };
@@ -27,7 +28,19 @@ pub(super) fn prepare(file: &Path) -> Result<()> {
         "--html {}: its directory does not exist: create it first",
         file.display()
     );
+    writable(&file).with_context(|| format!("failed to write {}", file.display()))?;
     build::run(build::cargo().args(["build", "--package", PROGRAM]))
+}
+
+/// Checks that a file can be written. Leaves no file behind, and no file changed.
+fn writable(file: &Path) -> io::Result<()> {
+    match fs::File::create_new(file) {
+        Ok(_) => fs::remove_file(file),
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
+            fs::OpenOptions::new().write(true).open(file).map(drop)
+        }
+        Err(error) => Err(error),
+    }
 }
 
 /// Writes the page of a benchmark.

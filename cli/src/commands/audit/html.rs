@@ -3,7 +3,7 @@
 use podplane_audit::{
     AuditReport, Code, Dump, ExpectedBlocks, Finding, Repair, RepairError, Severity,
 };
-use podplane_map::{AddressSpace, NetworkRole, PodRule, Scene, svg};
+use podplane_map::{AddressSpace, MarkSeverity, NetworkRole, PodRule, Scene, SceneMark, svg};
 use podplane_report::{
     Block, Cell, Column, Count, Figure, Report, Row, Section, Table, Tone, map_figure,
 };
@@ -14,9 +14,16 @@ use crate::{
     output::page,
 };
 
+/// Tells the ranges of flags from those that the server has stated.
+pub(super) struct GivenRanges {
+    pub(super) pods: bool,
+    pub(super) services: bool,
+}
+
 /// The parts of the page.
 pub(super) struct AuditPage<'a> {
     pub(super) args: &'a AuditArgs,
+    pub(super) given: GivenRanges,
     pub(super) dump: &'a Dump,
     pub(super) expected: &'a ExpectedBlocks,
     pub(super) report: &'a AuditReport,
@@ -104,7 +111,13 @@ impl AuditPage<'_> {
             pods: self.expected.ranges.clone(),
             services: services.map(ipnet::IpNet::trunc).collect(),
         };
-        stated.add_to(&mut parts).ok()?;
+        let GivenRanges { pods, services } = self.given;
+        let flag = |name, is_given| if is_given { name } else { "" };
+        let (of_pods, of_services) = (
+            flag("--cluster-cidr", pods),
+            flag("--service-cidr", services),
+        );
+        stated.add_named(&mut parts, of_pods, of_services).ok()?;
         dump::complete(&mut parts);
         // Where the audit does not expect a pod's address in a block of its node, the map does not.
         let checks = &self.report.summary.checks;
@@ -116,8 +129,29 @@ impl AuditPage<'_> {
         let mut networks = space.networks().iter();
         let network = networks.find(|network| network.role() == NetworkRole::Pods)?;
         let scene = Scene::new(&space, network, network.cidr(), svg::limits()).ok()?;
-        let caption = format!("The addresses of {}", network.cidr());
+        let scene = scene.with_marks(self.marks());
+        let mut caption = format!("The addresses of {}", network.cidr());
+        if scene.is_marked() {
+            caption.push_str("; a border or a ring marks the place of a finding");
+        }
         Some(map_figure("address-space", &caption, &scene))
+    }
+
+    /// The places of the findings. An information is not a fault, and not marked.
+    fn marks(&self) -> Vec<SceneMark> {
+        let mark = |finding: &Finding| {
+            let severity = match finding.severity {
+                Severity::Info => return None,
+                Severity::Warning => MarkSeverity::Warning,
+                Severity::Error => MarkSeverity::Error,
+            };
+            Some(SceneMark {
+                prefix: finding.prefix?,
+                severity,
+                text: format!("{}: {}", finding.code, finding.message),
+            })
+        };
+        self.report.findings.iter().filter_map(mark).collect()
     }
 
     fn repair_section(&self) -> Section {

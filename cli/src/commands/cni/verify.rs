@@ -210,6 +210,7 @@ fn list() -> anyhow::Result<()> {
 }
 
 fn verified(args: &VerifyArgs, stop: &Stop) -> anyhow::Result<VerifyReport> {
+    output::page::check(&args.junit)?;
     let selected = selection(args)?;
     let plugin = program(args.plugin.as_deref().unwrap_or(Path::new("")))?;
     let directory = tempfile::Builder::new()

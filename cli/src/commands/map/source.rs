@@ -113,10 +113,21 @@ pub(crate) struct StatedRanges {
 impl StatedRanges {
     /// Adds the networks of the flags. Those of pods replace inferred ones.
     pub(crate) fn add_to(&self, parts: &mut SpaceParts) -> Result<(), UsageError> {
+        self.add_named(parts, "--cluster-cidr", "--service-cidr")
+    }
+
+    /// Adds the networks with names for those of pods and those of services, which say where the
+    /// ranges are from.
+    pub(crate) fn add_named(
+        &self,
+        parts: &mut SpaceParts,
+        of_pods: &str,
+        of_services: &str,
+    ) -> Result<(), UsageError> {
         let pods = self.pods.iter();
-        let pods = pods.map(|cidr| (NetworkRole::Pods, *cidr, "--cluster-cidr"));
+        let pods = pods.map(|cidr| (NetworkRole::Pods, *cidr, of_pods));
         let services = self.services.iter();
-        let services = services.map(|cidr| (NetworkRole::Services, *cidr, "--service-cidr"));
+        let services = services.map(|cidr| (NetworkRole::Services, *cidr, of_services));
         for (role, cidr, name) in pods.chain(services) {
             let is_known = |network: &Network| network.role() == role && network.cidr() == cidr;
             if !parts.networks.iter().any(is_known) {

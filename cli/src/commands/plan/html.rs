@@ -5,8 +5,8 @@ use podplane_ipam::{
     planning::{Alternative, Growth, Plan, Question, RangePlan},
 };
 use podplane_report::{
-    AxisTick, Bar, BarPart, Bars, Block, Column, Count, Figure, GrowthCurve, PartStyle, Picture,
-    PictureFile, Report, Row, Section, Table, Tone,
+    AxisTick, Bar, BarPart, Bars, Block, Column, Count, Figure, GrowthCurve, LinearScale,
+    PartStyle, Picture, PictureFile, Report, Row, Section, Table, Tone,
 };
 
 use super::{PlanArgs, all_pods, pods_at, sheet, shown_alternatives};
@@ -14,10 +14,10 @@ use crate::output::page;
 
 /// The number of points of a curve.
 const POINTS: u32 = 60;
-/// The number of intervals of an axis.
-const INTERVALS: u32 = 4;
 /// The periods that a curve shows if the growth has no end and no horizon.
 const WITHOUT_END: f64 = 10.0;
+/// The most bits of a range whose addresses can be drawn as shares of all.
+const MOST_BITS: u8 = 32;
 /// The part of an axis beyond its last value.
 const MARGIN: f64 = 1.1;
 
@@ -44,7 +44,7 @@ fn title(plan: &Plan) -> String {
 
 fn report(question: &Question, plan: &Plan) -> Report {
     let verdict = match plan.misfits.as_slice() {
-        [] => Block::Notice(Tone::Good, "Everything that was asked for fits.".into()),
+        [] => Block::Notice(Tone::Good, "The plan meets all requirements.".into()),
         misfits => Block::Notice(
             Tone::Bad,
             format!("The plan does not fit: {}.", misfits.join("; ")),
@@ -63,16 +63,12 @@ fn report(question: &Question, plan: &Plan) -> Report {
         title: title(plan),
         counts: vec![
             count(plan.max_nodes.to_string(), "nodes at most"),
-            count(readable(plan.pods_per_node), "addresses for pods of a node"),
-            count(readable(all_pods(plan)), "pods in all"),
+            count(readable(plan.pods_per_node), "pod addresses per node"),
+            count(readable(all_pods(plan)), "pods in total"),
         ],
         facts: page::circumstances("the flags of the controller".into()),
         sections: vec![
-            Section::new(
-                "pictures",
-                "What it gives, and when it ends",
-                figures.collect(),
-            ),
+            Section::new("pictures", "Capacity and growth", figures.collect()),
             Section::new("plan", "Plan", plan_blocks),
         ],
     }
@@ -89,16 +85,10 @@ fn figures(question: &Question, plan: &Plan) -> Vec<Figure> {
 /// The addresses of a range in blocks of several lengths.
 fn bars(range: &RangePlan, plan: &Plan) -> Figure {
     let cidr = range.range.cidr();
-    let per_block = range.addresses_per_node as f64;
-    let total = per_block * range.range.blocks() as f64;
     let own = range.range.node_mask();
+    let is_huge = cidr.max_prefix_len() - cidr.prefix_len() > MOST_BITS;
     let bar = |other: &Alternative| {
         let pods = pods_at(other.max_nodes, other.pods_per_node, plan.max_pods);
-        let part = |style, number: u128, of: &str| BarPart {
-            style,
-            share: number as f64 / total.max(1.0),
-            text: format!("{} {of}", readable(number)),
-        };
         let is_own = if other.node_mask == own {
             " (plan)"
         } else {
@@ -106,12 +96,40 @@ fn bars(range: &RangePlan, plan: &Plan) -> Figure {
         };
         Bar {
             label: format!("/{}{is_own}", other.node_mask),
-            parts: vec![
-                part(PartStyle::Main, pods, "addresses for pods"),
-                part(PartStyle::Lost, other.addresses_wasted, "addresses wasted"),
-            ],
+            parts: match is_huge {
+                true => parts_in_bits(range, other),
+                false => parts_in_addresses(range, other, pods),
+            },
             value: format!("{} nodes, {} pods", other.max_nodes, readable(pods)),
         }
+    };
+    let (caption, legend) = match is_huge {
+        true => (
+            format!("The bits of the addresses of {cidr} in blocks of other lengths"),
+            vec![
+                (
+                    PartStyle::Main,
+                    "bits that tell blocks apart: more of them are more nodes".to_owned(),
+                ),
+                (
+                    PartStyle::Rest,
+                    "bits within a block: more of them are more addresses of a node".to_owned(),
+                ),
+            ],
+        ),
+        false => (
+            format!("The addresses of {cidr} in blocks of other lengths, in shares of all"),
+            vec![
+                (
+                    PartStyle::Main,
+                    "for pods, as many as a node may run".to_owned(),
+                ),
+                (
+                    PartStyle::Lost,
+                    "wasted: in the blocks of nodes, and for no pod".to_owned(),
+                ),
+            ],
+        ),
     };
     let row = |other: &Alternative| {
         let pods = pods_at(other.max_nodes, other.pods_per_node, plan.max_pods);
@@ -136,22 +154,48 @@ fn bars(range: &RangePlan, plan: &Plan) -> Figure {
     };
     Figure {
         id: format!("addresses-of-{cidr}"),
-        caption: format!("The addresses of {cidr} in blocks of other lengths, in shares of all"),
+        caption,
         picture: Picture::Bars(Bars {
-            legend: vec![
-                (
-                    PartStyle::Main,
-                    "for pods, as many as a node may run".into(),
-                ),
-                (
-                    PartStyle::Lost,
-                    "wasted: in the blocks of nodes, and for no pod".into(),
-                ),
-            ],
+            legend,
             bars: shown_alternatives(range, plan).map(bar).collect(),
         }),
         tables: vec![table],
     }
+}
+
+/// The addresses for pods and the wasted ones, as shares of the range.
+fn parts_in_addresses(range: &RangePlan, other: &Alternative, pods: u128) -> Vec<BarPart> {
+    let total = range.addresses_per_node as f64 * range.range.blocks() as f64;
+    let part = |style, number: u128, of: &str| BarPart {
+        style,
+        share: number as f64 / total.max(1.0),
+        text: format!("{} {of}", readable(number)),
+    };
+    vec![
+        part(PartStyle::Main, pods, "addresses for pods"),
+        part(PartStyle::Lost, other.addresses_wasted, "addresses wasted"),
+    ]
+}
+
+/// The bits of an address behind the prefix of the range. Of a range as large as those of IPv6, the
+/// shares of pods could not be seen.
+fn parts_in_bits(range: &RangePlan, other: &Alternative) -> Vec<BarPart> {
+    let cidr = range.range.cidr();
+    let all = cidr.max_prefix_len() - cidr.prefix_len();
+    let block = cidr.max_prefix_len().saturating_sub(other.node_mask);
+    let part = |style, bits: u8, of: &str| BarPart {
+        style,
+        share: f64::from(bits) / f64::from(all.max(1)),
+        text: format!("{bits} bits {of}"),
+    };
+    vec![
+        part(
+            PartStyle::Main,
+            all.saturating_sub(block),
+            "that tell blocks apart",
+        ),
+        part(PartStyle::Rest, block, "within a block"),
+    ]
 }
 
 /// The number of nodes over time.
@@ -173,25 +217,15 @@ fn curve(question: &Question, plan: &Plan, growth: Growth, nodes: u64) -> Figure
     let most = (last as f64).max(limit).max(1.0) * MARGIN;
     let place = |(time, count): (f64, u64)| (time / span, count as f64 / most);
     let period = growth.period();
-    let tick = |step: u32| {
-        let (time, _) = at(step, INTERVALS);
-        AxisTick {
-            at: time / span,
-            label: match step {
-                0 => "now".into(),
-                _ => period.amount(time),
-            },
-        }
+    // Shorter times have no words of their own.
+    let times = LinearScale::up_to(span).in_steps_of(0.1);
+    let numbers = LinearScale::up_to(most).in_steps_of(1.0);
+    let time_label = |time: f64| match time > 0.0 {
+        true => period.amount(time),
+        false => "now".into(),
     };
-    let number = |step: u32| {
-        let share = f64::from(step) / f64::from(INTERVALS);
-        AxisTick {
-            at: share,
-            label: format!("{:.0}", most * share),
-        }
-    };
-    let row = |step: u32| {
-        let (time, count) = at(step, 2 * INTERVALS);
+    let row = |time: f64| {
+        let count = growth.after(nodes, time);
         let fits = if count <= plan.max_nodes { "yes" } else { "no" };
         Row::of_texts([period.amount(time), count.to_string(), fits.into()])
     };
@@ -213,8 +247,8 @@ fn curve(question: &Question, plan: &Plan, growth: Growth, nodes: u64) -> Figure
                 };
                 ((end / span, limit / most), text)
             }),
-            times: (0..=INTERVALS).map(tick).collect(),
-            numbers: (0..=INTERVALS).map(number).collect(),
+            times: times.ticks(time_label),
+            numbers: numbers.ticks(|number| format!("{number:.0}")),
         }),
         tables: vec![Table {
             caption: String::new(),
@@ -223,7 +257,7 @@ fn curve(question: &Question, plan: &Plan, growth: Growth, nodes: u64) -> Figure
                 Column::number("Nodes"),
                 Column::text("Blocks suffice"),
             ],
-            rows: (0..=2 * INTERVALS).map(row).collect(),
+            rows: times.marks().map(row).collect(),
         }],
     }
 }
@@ -262,6 +296,47 @@ mod tests {
                 assert!((0.0..=1.0).contains(count), "{line}: {count}");
             }
         }
+    }
+
+    #[test]
+    fn axes_have_round_numbers() {
+        for (line, times, numbers) in [
+            (
+                "--nodes 100 --growth 20%/year --horizon 5",
+                ["now", "1 year", "2 years"],
+                ["0", "50", "100"],
+            ),
+            (
+                "--nodes 100 --growth +50/month --horizon 12",
+                ["now", "2 months", "4 months"],
+                ["0", "200", "400"],
+            ),
+        ] {
+            let figures = figures_of(line);
+            let Some(Picture::Growth(curve)) = figures.first().map(|first| &first.picture) else {
+                panic!("{figures:?}")
+            };
+            let labels = |ticks: &[AxisTick]| -> Vec<String> {
+                ticks
+                    .iter()
+                    .take(3)
+                    .map(|tick| tick.label.clone())
+                    .collect()
+            };
+            assert_eq!(labels(&curve.times), times, "{line}");
+            assert_eq!(labels(&curve.numbers), numbers, "{line}");
+        }
+    }
+
+    #[test]
+    fn bars_of_ipv6_show_bits() {
+        let figures = figures_of("--cluster-cidr fd00::/48 --node-cidr-mask-size 64");
+        let Some(Picture::Bars(bars)) = figures.first().map(|first| &first.picture) else {
+            panic!("{figures:?}")
+        };
+        let own = bars.bars.iter().find(|bar| bar.label == "/64 (plan)");
+        let shares: Vec<_> = own.unwrap().parts.iter().map(|part| part.share).collect();
+        assert_eq!(shares, [0.2, 0.8], "16 and 64 of 80 bits");
     }
 
     #[test]

@@ -256,22 +256,22 @@ impl<'a> LivePlan<'a> {
         sheet.fields("Ranges", ranges);
         let nodes = match self.nodes == self.live.nodes {
             true => format!("{} now", self.nodes),
-            false => format!("{} now, {} to serve", self.live.nodes, self.nodes),
+            false => format!("{} now, {} required", self.live.nodes, self.nodes),
         };
         sheet.field("Nodes", nodes);
         sheet.field(
-            "Pods of a node",
-            format!("{} at most now", self.live.most_pods),
+            "Pods per node",
+            format!("at most {} now", self.live.most_pods),
         );
         let lacks = self.shortages().map(|one| match one.shortage {
             1 => format!("1 {} block", one.family),
             count => format!("{count} {} blocks", one.family),
         });
         let addresses = self.pods_misfit.iter();
-        let lacks = lacks.chain(addresses.map(|_| "addresses of a node".into()));
+        let lacks = lacks.chain(addresses.map(|_| "pod addresses per node".into()));
         let lacks: Vec<String> = lacks.collect();
         sheet.field(
-            "Lacking",
+            "Missing",
             match lacks.is_empty() {
                 true => "nothing".to_owned(),
                 false => lacks.join(", "),

@@ -339,3 +339,26 @@ fn compares_names_once_until_the_directory_changes() {
     assert!(!world.is_believed());
     assert!(!world.add(ip(4), "d"));
 }
+
+#[test]
+fn forgets_the_state_below_a_directory_that_is_gone() {
+    let dir = tempfile::tempdir().unwrap();
+    let (index, clusters) = (dir.path().join("index"), dir.path().join("clusters"));
+    std::fs::create_dir_all(&index).unwrap();
+    std::fs::create_dir_all(clusters.join("one/kept")).unwrap();
+    let state = |dir: &str| index::state_path(&clusters.join(dir), &index).unwrap();
+    let boot = |dir: &str| {
+        let mut path = state(dir);
+        path.as_mut_os_string().push(index::BOOT_SUFFIX);
+        path
+    };
+    let gone = [state("one/gone"), boot("one/gone")];
+    let stays = [state("one/kept"), state("one-more/gone"), state("two/gone")];
+    for file in gone.iter().chain(&stays) {
+        std::fs::write(file, "").unwrap();
+    }
+    index::forget_in(&index, &clusters.join("one")).unwrap();
+    assert!(gone.iter().all(|file| !file.exists()));
+    assert!(stays.iter().all(|file| file.exists()), "of others");
+    index::forget_in(&dir.path().join("none"), &clusters).unwrap();
+}

@@ -460,7 +460,7 @@ impl<'a> AllocationIndex<'a> {
                 severity: Severity::Error,
                 objects: pods.iter().map(|pod| pod_object(pod)).collect(),
                 message: format!(
-                    "address {ip} of network {network} is that of {} live pods: {}",
+                    "address {ip} of network {network} is assigned to {} pods: {}",
                     pods.len(),
                     JoinedList(&pods)
                 ),

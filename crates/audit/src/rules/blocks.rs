@@ -65,7 +65,7 @@ impl Overlaps {
         let equal = self.equal.iter().map(|(block, nodes)| {
             let names: Vec<_> = nodes.iter().collect();
             let message = format!(
-                "block {block} is that of {} nodes: {}",
+                "block {block} is assigned to {} nodes: {}",
                 names.len(),
                 JoinedList(&names)
             );
@@ -132,7 +132,7 @@ pub(crate) fn of_node(node: &DumpedNode, dump: &Dump, expected: &ExpectedBlocks)
     }
     let mut findings = Vec::new();
     if let Some(message) = mismatch(node) {
-        let repair = "write the node anew, with spec.podCIDR as the first of spec.podCIDRs: an audit with --repair DIR writes the steps";
+        let repair = "write the node anew, with spec.podCIDR as the first of spec.podCIDRs; write the steps with: podplane audit --repair DIR";
         findings.push(finding(
             Code::PodCidrMismatch,
             Severity::Error,
@@ -183,10 +183,10 @@ fn missing(node: &DumpedNode, dump: &Dump) -> Option<(String, &'static str)> {
         }
         return Some((
             format!(
-                "node {name} has no block: its pods get no address from a network that goes by podCIDR"
+                "node {name} has no block: the network assigns addresses from spec.podCIDR, so its pods get none"
             ),
-            "a block that is free can be set once, also on a live node: an audit with --repair DIR writes the steps; \
-            else the controller gives it one when the range has room",
+            "the controller gives it a block when the range has room; a free block can also be set once by hand, \
+            even while the node runs; write the steps with: podplane audit --repair DIR",
         ));
     }
     Some((
@@ -222,7 +222,7 @@ fn of_block(
         .filter(|(mask, _)| *mask != block.prefix_len())
     {
         let (severity, should) = match known {
-            ExpectationSource::Given => (Severity::Warning, "blocks are to be"),
+            ExpectationSource::Given => (Severity::Warning, "blocks should be"),
             ExpectationSource::Inferred => (Severity::Info, "most blocks are"),
         };
         let message = format!(

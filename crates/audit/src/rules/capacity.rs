@@ -36,8 +36,8 @@ pub(super) fn of_nodes(
         let used = used.get(name).copied().unwrap_or_default();
         let wait = match waiting.len() {
             0 => String::new(),
-            1 => "; 1 of them waits for one".into(),
-            count => format!("; {count} of them wait for one"),
+            1 => "; 1 of them waits for an address".into(),
+            count => format!("; {count} of them wait for an address"),
         };
         let capacity = node.ip_capacity;
         let dumped = dump.node_named(name);
@@ -69,7 +69,7 @@ pub(super) fn of_nodes(
             ),
             None if !waiting.is_empty() && has_blocks(name) => (
                 Severity::Warning,
-                "give the node a block: an audit with --repair DIR writes the steps",
+                "give the node a block; write the steps with: podplane audit --repair DIR",
             ),
             Some(_) | None => return None,
         };

@@ -41,7 +41,7 @@ fn common_severity(code: Code, severity: Severity) -> Severity {
 }
 
 /// Advice on a contradiction to flags that all blocks have.
-pub(super) const CHECK_THE_FLAG: &str = "see whether the flag is right; if it is, an audit with --fail-on info --repair DIR writes the steps to change every node";
+pub(super) const CHECK_THE_FLAG: &str = "check whether the flag is right; if it is, write the steps to change every node with: podplane audit --fail-on info --repair DIR";
 
 /// The severity of a node's finding, in view of those of all nodes.
 pub(crate) fn severity(dump: &Dump, expected: &ExpectedBlocks) -> impl Fn(&Finding) -> Severity {

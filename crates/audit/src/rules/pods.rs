@@ -22,7 +22,7 @@ pub(super) fn duplicate(ip: IpAddr, pods: &[PodKey]) -> Finding {
         severity: Severity::Error,
         objects: pods.iter().map(pod_object).collect(),
         message: format!(
-            "address {ip} is that of {} live pods: {}",
+            "address {ip} is assigned to {} pods: {}",
             pods.len(),
             JoinedList(pods)
         ),
@@ -101,7 +101,7 @@ pub(super) fn with_addresses_of_nodes(dump: &Dump) -> Vec<Finding> {
             code: Code::DuplicatePodIp,
             severity: Severity::Error,
             objects: vec![node_object(node), pod_object(&pod)],
-            message: format!("address {ip} of pod {pod} is also that of node {node}"),
+            message: format!("address {ip} of pod {pod} is also the address of node {node}"),
             repair: "delete the pod, and take the addresses of nodes out of what pods are given"
                 .into(),
         })

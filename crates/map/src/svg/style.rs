@@ -74,6 +74,21 @@ pub(super) fn write(canvas: &mut Canvas) {
     canvas.push(format_args!("</defs>\n"));
 }
 
+/// Writes the style sheet of marks.
+pub(super) fn write_marks(canvas: &mut Canvas) {
+    let rules = |palette: Palette| {
+        let (page, error, warning) = (palette.page(), palette.error(), palette.warning());
+        format!(
+            ".m .halo{{stroke:{page}}}.m-error :not(.halo){{stroke:{error}}}.m-warning :not(.halo){{stroke:{warning}}}"
+        )
+    };
+    let (light, dark) = (rules(Palette::Light), rules(Palette::Dark));
+    canvas.push(format_args!(
+        "<style>.m *{{fill:none;stroke-width:2px;pointer-events:stroke}}.m .halo{{stroke-width:4px}}\n{light}\n\
+         @media (prefers-color-scheme:dark){{{dark}}}\n</style>\n"
+    ));
+}
+
 fn colors(canvas: &mut Canvas, palette: Palette) {
     let (page, ink) = (palette.page(), palette.ink());
     canvas.push(format_args!(

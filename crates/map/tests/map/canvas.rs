@@ -1,8 +1,8 @@
 //! The canvases: well-formed, complete, within their size, and safe for the names of others.
 
 use podplane_map::{
-    AddressSpace, AddressState, BlockState, ColorMode, GridLimit, NetworkRole, Scene, SpaceParts,
-    TextGrid, TextSize, View, cell_line, svg,
+    AddressSpace, AddressState, BlockState, ColorMode, GridLimit, MarkSeverity, NetworkRole, Scene,
+    SceneMark, SpaceParts, TextGrid, TextSize, View, cell_line, svg,
 };
 use proptest::prelude::*;
 use quick_xml::{Reader, events::Event};
@@ -314,6 +314,39 @@ fn the_page_of_a_picture_is_as_wide_as_its_texts() {
         wide > plain && wide > 688.0 + 7.0 * characters as f64,
         "{wide}"
     );
+}
+
+#[test]
+fn marks_are_borders_of_blocks_and_rings_of_addresses() {
+    let space = space(duplicates());
+    let mark = |prefix: &str, severity, text: &str| SceneMark {
+        prefix: prefix.parse().unwrap(),
+        severity,
+        text: text.into(),
+    };
+    let marks = vec![
+        mark("10.244.1.0/24", MarkSeverity::Warning, "a <block>"),
+        mark("10.244.1.0/24", MarkSeverity::Error, "the same block"),
+        mark("10.244.1.5/32", MarkSeverity::Warning, "an address"),
+        mark("192.0.2.0/24", MarkSeverity::Error, "elsewhere"),
+    ];
+    let network = &space.networks()[0];
+    let whole = |prefix: &str| {
+        let scene = Scene::new(&space, network, prefix.parse().unwrap(), svg::limits()).unwrap();
+        scene.with_marks(marks.clone())
+    };
+    let scene = whole("10.244.0.0/20");
+    assert!(scene.is_marked());
+    let svg = svg::picture(&scene);
+    let (_, text) = parse(&svg);
+    assert!(text.contains("the same block"));
+    assert!(!text.contains("elsewhere"));
+    let of = |class: &str| svg.matches(&format!("<g class=\"m {class}\">")).count();
+    assert_eq!((of("m-error"), of("m-warning")), (1, 1), "{svg}");
+    assert!(svg.contains("<circle cx="), "the address is one cell");
+    assert!(!whole("10.244.2.0/24").is_marked());
+    let plain = Scene::new(&space, network, network.cidr(), svg::limits()).unwrap();
+    assert!(!svg::picture(&plain).contains("class=\"m "));
 }
 
 proptest! {

@@ -35,6 +35,68 @@ const MOST_TICKS: usize = 10;
 /// The values beyond which a scale does not reach. They are drawn at its ends.
 const ENDS: (f64, f64) = (1e-12, 1e12);
 
+/// The most intervals between the marks of a linear scale.
+const MOST_INTERVALS: f64 = 8.0;
+
+/// A linear scale from 0, with marks at round numbers.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct LinearScale {
+    end: f64,
+    step: f64,
+}
+
+impl LinearScale {
+    /// The scale from 0 to `end`, which is positive.
+    #[must_use]
+    pub fn up_to(end: f64) -> Self {
+        let end = match end.is_finite() && end > 0.0 {
+            true => end.clamp(ENDS.0, ENDS.1),
+            false => 1.0,
+        };
+        let least = end / MOST_INTERVALS;
+        // Rounding must not leave out the number itself.
+        let is_enough = |round: &f64| *round >= least * (1.0 - 1e-9);
+        let step = round_numbers(least.log10().floor()).find(is_enough);
+        Self {
+            end,
+            step: step.unwrap_or(end),
+        }
+    }
+
+    /// The same scale with a distance between marks of at least `least`, such as 1 for things that
+    /// are counted.
+    #[must_use]
+    pub fn in_steps_of(self, least: f64) -> Self {
+        Self {
+            step: self.step.max(least),
+            ..self
+        }
+    }
+
+    /// The place of a value, from 0 to 1.
+    #[must_use]
+    pub fn share(&self, value: f64) -> f64 {
+        (value / self.end).clamp(0.0, 1.0)
+    }
+
+    /// The round numbers from 0.
+    pub fn marks(&self) -> impl Iterator<Item = f64> + use<> {
+        let Self { end, step } = *self;
+        let numbers = std::iter::successors(Some(0_u32), |number| number.checked_add(1));
+        let values = numbers.map(move |number| f64::from(number) * step);
+        values.take_while(move |value| *value <= end * (1.0 + 1e-9))
+    }
+
+    /// The marks with their labels.
+    pub fn ticks(&self, label: impl Fn(f64) -> String) -> Vec<AxisTick> {
+        let tick = |value| AxisTick {
+            at: self.share(value),
+            label: label(value),
+        };
+        self.marks().map(tick).collect()
+    }
+}
+
 /// A logarithmic scale: equal ratios have equal distances.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct LogScale {
@@ -127,6 +189,20 @@ mod tests {
         );
         let wide = labels(LogScale::over([0.02, 219.0, 1000.0]));
         assert_eq!(wide, ["0.01", "0.1", "1", "10", "100", "1000"]);
+    }
+
+    #[test]
+    fn a_linear_scale_has_marks_at_round_numbers() {
+        let marks = |end: f64| LinearScale::up_to(end).marks().collect::<Vec<_>>();
+        assert_eq!(marks(5.0), [0.0, 1.0, 2.0, 3.0, 4.0, 5.0]);
+        assert_eq!(marks(281.6), [0.0, 50.0, 100.0, 150.0, 200.0, 250.0]);
+        assert_eq!(marks(0.9), [0.0, 0.2, 0.4, 0.6000000000000001, 0.8]);
+        let whole = LinearScale::up_to(2.2).in_steps_of(1.0);
+        assert_eq!(whole.marks().collect::<Vec<_>>(), [0.0, 1.0, 2.0]);
+        for end in [0.0, -1.0, f64::NAN, f64::INFINITY, f64::MIN_POSITIVE, 3e11] {
+            let scale = LinearScale::up_to(end);
+            assert!((2..=9).contains(&scale.marks().count()), "{end}: {scale:?}");
+        }
     }
 
     #[test]

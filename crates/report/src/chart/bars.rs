@@ -12,6 +12,8 @@ const BARS_END: f64 = 740.0;
 const VALUE: f64 = WIDTH - 8.0;
 const LEGEND_TOP: f64 = 10.0;
 const KEY: f64 = 14.0;
+/// The least width of a part that is not empty: a small one is seen all the same.
+const LEAST_PART: f64 = 2.0;
 
 /// Bars in parts, all of the same scale.
 #[derive(Clone, Debug, Default)]
@@ -96,6 +98,10 @@ fn drawn(bar: &Bar, top: f64) -> Markup {
     let mut placed = Vec::new();
     for part in parts {
         let width = (BARS_END - BARS) * part.share.clamp(0.0, 1.0);
+        let width = match part.share > 0.0 {
+            true => width.max(LEAST_PART),
+            false => 0.0,
+        };
         placed.push((left, width, part));
         left += width;
     }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use regex::Regex;
 
-use super::Checker;
+use super::{Checker, title};
 use crate::{
     document::Path,
     format::{self, Expect, Network, Subject},
@@ -73,7 +73,7 @@ impl Checker<'_> {
         };
         Some(Expectation {
             at: self.document.at(path),
-            text: self.document.value_at(path).to_string(),
+            text: title::expectation(&self.document.value_at(path)),
             rule: rule.filter(|_| strays.is_empty())?,
         })
     }

@@ -1,6 +1,6 @@
 //! Checks of steps.
 
-use super::{Checker, RANGES};
+use super::{Checker, RANGES, title::SHORT};
 use crate::{
     document::Path,
     format::{
@@ -53,16 +53,18 @@ impl Checker<'_> {
             return None;
         }
         let action = actions.first().copied().unwrap_or_default().to_owned();
-        let title = step
-            .name
-            .clone()
-            .unwrap_or_else(|| self.title(path, &action));
+        let titled = |most| {
+            let name = step.name.clone();
+            name.unwrap_or_else(|| self.title(path, &action, most))
+        };
+        let (title, full_title) = (titled(SHORT), titled(None));
         let violations = step.violations.iter().copied().collect();
         let settle = step.settle.map_or(SETTLE, |settle| settle.0);
         let action = self.action(&path.key(&action), step, case)?;
         Some(PlannedStep {
             at: self.document.at(path),
             title,
+            full_title,
             is_named,
             action,
             violations,

@@ -52,7 +52,7 @@ fn report(args: &PlanArgs, plan: &LivePlan<'_>, dump: &Dump) -> Report {
         title: TITLE.into(),
         counts: vec![
             count(plan.live.nodes, "nodes now"),
-            count(plan.nodes, "nodes to serve"),
+            count(plan.nodes, "nodes required"),
         ],
         facts: page::circumstances(source),
         sections: vec![
