@@ -31,7 +31,7 @@ use crate::{
     networks,
     node::NodeFacts,
     pod::{PodFacts, key},
-    waiting::{self, WaitingFacts},
+    waiting::{self, WaitingReason},
 };
 
 /// The facts of a cluster's addresses. Objects come in any order, also before those that they
@@ -49,7 +49,7 @@ pub struct Cluster {
     /// By name: those with an object, and those that pods are bound to.
     nodes: BTreeMap<Arc<str>, NodeEntry>,
     /// The waiting pods, by `NAMESPACE/NAME`.
-    waiting: BTreeMap<Box<str>, WaitingFacts>,
+    waiting: BTreeMap<Box<str>, WaitingReason>,
     running: u64,
     records: Vec<NodeBlock>,
     /// The last known addresses of the sandboxes of held blocks.

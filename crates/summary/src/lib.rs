@@ -40,4 +40,4 @@ pub use pod::PodFacts;
 pub use query::{AddressQuery, AddressesRequest, MapQuery, MapRequest, QueryError};
 pub use scene::{BlockRef, CellChanges, MapChange, MapScene};
 pub use trace::{SpanRow, TraceRow};
-pub use waiting::{MOST_PODS, WaitingGroup, WaitingPod, reasons};
+pub use waiting::{MOST_PODS, WaitingGroup, WaitingPod, WaitingReason};

@@ -8,7 +8,7 @@ use podplane_api::{
     pod_ips::{PodIpResource, is_host_network, is_terminal},
 };
 
-use crate::waiting::WaitingFacts;
+use crate::waiting::WaitingReason;
 
 /// The facts of a pod, for [`Cluster::insert_pod`](crate::Cluster::insert_pod).
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -26,7 +26,7 @@ pub struct PodFacts {
     /// True if it Succeeded or Failed.
     pub(crate) has_ended: bool,
     pub(crate) is_deleting: bool,
-    pub(crate) waiting: Option<WaitingFacts>,
+    pub(crate) waiting: Option<WaitingReason>,
 }
 
 impl PodFacts {
@@ -48,7 +48,7 @@ impl PodFacts {
             is_host_network: is_host_network(pod),
             has_ended: is_terminal(pod),
             is_deleting: pod.metadata.deletion_timestamp.is_some(),
-            waiting: WaitingFacts::of(pod),
+            waiting: WaitingReason::of(pod),
         }
     }
 }

@@ -47,17 +47,21 @@ pub struct WaitingGroup {
 
 /// The reason for which a pod waits.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct WaitingFacts {
-    pub(crate) reason: Arc<str>,
-    pub(crate) message: Box<str>,
-    pub(crate) since: Option<Timestamp>,
+pub struct WaitingReason {
+    /// The reasons without the numbers of nodes, by which pods are grouped.
+    pub reason: Arc<str>,
+    /// The whole message; may be empty.
+    pub message: Box<str>,
+    /// The time since which it waits for this; `None` if no time is known.
+    pub since: Option<Timestamp>,
 }
 
-impl WaitingFacts {
-    /// The facts of a pod that has not ended and has no node, or no address there; `None` of any
-    /// other pod.
-    pub(crate) fn of(pod: &Pod) -> Option<Self> {
-        if is_terminal(pod) {
+impl WaitingReason {
+    /// The reason of a pod that has no node, or no address there; `None` of any other pod, and of
+    /// one that ends or has ended.
+    #[must_use]
+    pub fn of(pod: &Pod) -> Option<Self> {
+        if is_terminal(pod) || pod.metadata.deletion_timestamp.is_some() {
             return None;
         }
         let node = pod.spec.as_ref().and_then(|spec| spec.node_name.as_deref());
@@ -76,7 +80,7 @@ impl WaitingFacts {
                 since: created.map(|time| time.0),
             });
         };
-        let message = scheduled.message.as_deref().unwrap_or_default();
+        let message = scheduled.message.as_deref().unwrap_or_default().trim();
         let reason = match reasons(message) {
             found if found.is_empty() => scheduled.reason.as_deref().unwrap_or(NEW).to_owned(),
             found => found.join(", "),
@@ -89,14 +93,13 @@ impl WaitingFacts {
         })
     }
 
-    /// The facts of a pod that is bound to a node.
+    /// The reason of a pod that is bound to a node.
     fn of_bound(pod: &Pod, node: &str) -> Option<Self> {
         let status = pod.status.as_ref();
         let ip = status.and_then(|status| status.pod_ip.as_ref());
         let ips = status.and_then(|status| status.pod_ips.as_ref());
         let has_address = ip.is_some() || ips.is_some_and(|ips| !ips.is_empty());
-        let is_deleting = pod.metadata.deletion_timestamp.is_some();
-        if has_address || is_deleting || is_host_network(pod) {
+        if has_address || is_host_network(pod) {
             return None;
         }
         let mut conditions = status
@@ -118,8 +121,7 @@ impl WaitingFacts {
 /// The reasons in a message of the scheduler, such as "0/3 nodes are available: 1 Too many pods, 2
 /// Insufficient pod IPs. n: waits for its podCIDR.", without the numbers of nodes, sorted. Empty if
 /// the message is of another form.
-#[must_use]
-pub fn reasons(message: &str) -> Vec<String> {
+fn reasons(message: &str) -> Vec<String> {
     let Some((_, listed)) = message.split_once(" nodes are available: ") else {
         return Vec::new();
     };
@@ -148,7 +150,7 @@ pub fn reasons(message: &str) -> Vec<String> {
 }
 
 /// Groups waiting pods, given by `NAMESPACE/NAME`: the largest group first.
-pub(crate) fn groups(waiting: &BTreeMap<Box<str>, WaitingFacts>) -> Vec<WaitingGroup> {
+pub(crate) fn groups(waiting: &BTreeMap<Box<str>, WaitingReason>) -> Vec<WaitingGroup> {
     let mut by_reason = BTreeMap::<&str, Vec<(Option<Timestamp>, &str, &str)>>::new();
     for (key, facts) in waiting {
         let pods = by_reason.entry(&facts.reason).or_default();

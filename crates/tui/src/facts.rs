@@ -12,6 +12,7 @@ use podplane_api::{
     pod_ips::{self, POD_READY_TO_START_CONTAINERS, PodIpResource},
 };
 use podplane_ipam::{NodeAddresses, addresses::AddressReport};
+use podplane_summary::WaitingReason;
 
 /// The facts of an object that are kept.
 pub(crate) trait Fact {
@@ -118,17 +119,6 @@ impl PodStep {
     }
 }
 
-/// The answer to why a pod waits, as its scheduler gives it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct WaitingReason {
-    /// The reasons without numbers of nodes, by which pods are grouped.
-    pub(crate) reason: String,
-    /// The whole message; may be empty.
-    pub(crate) message: String,
-    /// The time since which it waits for this.
-    pub(crate) since: Option<Timestamp>,
-}
-
 impl PodFact {
     /// `resource` is the resource by which pods request addresses.
     pub(crate) fn new(pod: &Pod, resource: &PodIpResource) -> Self {
@@ -138,17 +128,14 @@ impl PodFact {
         let ips = status.and_then(|status| status.pod_ips.as_deref());
         let ips = ips.unwrap_or_default().iter();
         let ips: Vec<IpAddr> = ips.filter_map(|ip| ip.ip.parse().ok()).collect();
-        let is_terminal = pod_ips::is_terminal(pod);
-        let is_waiting =
-            node.is_none() && !is_terminal && pod.metadata.deletion_timestamp.is_none();
         Self {
             key: pod.key(),
             status: pod::shown_status(pod),
             held: resource.addresses_held(pod),
-            is_terminal,
+            is_terminal: pod_ips::is_terminal(pod),
             created: created(pod),
             way: Way::of(pod, node.is_some(), !ips.is_empty()),
-            waits: is_waiting.then(|| WaitingReason::of(pod)),
+            waits: WaitingReason::of(pod),
             node,
             ips,
         }
@@ -183,34 +170,6 @@ impl Way {
         }
     }
 }
-
-impl WaitingReason {
-    fn of(pod: &Pod) -> Self {
-        let Some(found) = condition(pod, "PodScheduled").filter(|found| found.status != "True")
-        else {
-            return Self {
-                reason: UNSEEN.to_owned(),
-                message: String::new(),
-                since: created(pod),
-            };
-        };
-        let message = found.message.as_deref().unwrap_or_default().trim();
-        let changed = found.last_transition_time.as_ref();
-        Self {
-            reason: match podplane_summary::reasons(message) {
-                reasons if reasons.is_empty() => {
-                    found.reason.as_deref().unwrap_or(UNSEEN).to_owned()
-                }
-                reasons => reasons.join(", "),
-            },
-            message: message.to_owned(),
-            since: changed.map(|Time(time)| *time).or_else(|| created(pod)),
-        }
-    }
-}
-
-/// The reason of a pod that has no condition.
-const UNSEEN: &str = "no scheduler has tried to place it yet";
 
 fn condition<'a>(pod: &'a Pod, kind: &str) -> Option<&'a PodCondition> {
     let status = pod.status.as_ref()?;
@@ -273,15 +232,12 @@ mod tests {
             "status": {"phase": "Pending", "conditions": [{"type": "PodScheduled", "status": "False",
                 "reason": "Unschedulable", "message": "0/3 nodes are available: 3 Insufficient pod IPs.\n"}]}}));
         let waits = waiting.waits.unwrap();
-        assert_eq!(waits.reason, "Insufficient pod IPs");
+        assert_eq!(&*waits.reason, "Insufficient pod IPs");
         assert_eq!(
-            waits.message,
+            &*waits.message,
             "0/3 nodes are available: 3 Insufficient pod IPs."
         );
         assert_eq!(waiting.way, Way::default());
-        let unseen = fact(json!({"metadata": {"namespace": "default", "name": "a"},
-            "spec": {"containers": [{"name": "c"}]}}));
-        assert_eq!(unseen.waits.unwrap().reason, UNSEEN);
     }
 
     #[test]

@@ -37,7 +37,7 @@ impl Scope {
             Self::Node(node) => pod.node.as_ref() == Some(node),
             Self::Waiting(reason) => {
                 let waits = pod.waits.as_ref();
-                waits.is_some_and(|waits| waits.reason == *reason)
+                waits.is_some_and(|waits| *waits.reason == **reason)
             }
             Self::Block(block) => pod.ips.iter().any(|ip| block.contains(ip)),
         }

@@ -19,7 +19,7 @@ export function waiting({ feed, end }) {
     if (!cluster.isKnown) return;
     if (!isChanged(element, cluster.waiting)) return;
     const groups = cluster.waiting.map(groupPanel);
-    replace(element, ...(groups.length > 0 ? groups : [hint('No pod waits.')]));
+    replace(element, ...(groups.length > 0 ? groups : [hint('No pods are waiting.')]));
   });
   return { title: 'Waiting pods', element };
 }

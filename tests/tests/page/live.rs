@@ -48,7 +48,7 @@ async fn an_empty_cluster_says_what_to_do() -> Result<()> {
     tab.open(&site.view("#/pods")?).await?;
     tab.until_text("main", "podplane run web").await;
     tab.open(&site.view("#/waiting")?).await?;
-    tab.until_text("main", "No pod waits").await;
+    tab.until_text("main", "No pods are waiting").await;
     tab.open(&site.view("#/findings")?).await?;
     tab.until_text("main", "Nothing is wrong").await;
 
@@ -169,7 +169,7 @@ async fn a_pod_that_waits_says_for_what_and_what_would_help() -> Result<()> {
     tab.open(&listener.view("#/waiting")).await?;
     tab.until_text("main", "default/late").await;
     site.podplane("delete pod full-0").await?;
-    tab.until_text("main", "No pod waits").await;
+    tab.until_text("main", "No pods are waiting").await;
     site.podplane("delete pod full-1").await?;
     site.cluster
         .pods_until("full-1 is gone", |pods| pods.len() == 4)
@@ -181,7 +181,7 @@ async fn a_pod_that_waits_says_for_what_and_what_would_help() -> Result<()> {
     tab.until_text("main", "bound to node-0").await;
     tab.until_text("main", "default/bound").await;
     cri.resume()?;
-    tab.until_text("main", "No pod waits").await;
+    tab.until_text("main", "No pods are waiting").await;
     assert_content(&tab, &[])?;
     drop(listener);
     site.finish().await

@@ -28,7 +28,7 @@ pub(crate) struct WaitingRow {
 impl Row for WaitingRow {
     const NAME: &'static str = "waiting";
     const NOUN: &'static str = "reason";
-    const NOTHING: &'static str = "no pod waits for a node";
+    const NOTHING: &'static str = "no pods are waiting";
     const IS_NAMESPACED: bool = true;
     const SOURCES: &'static [Source] = &[Source::Pods];
     const SORTED_BY: (&'static str, bool) = ("PODS", true);
@@ -81,7 +81,7 @@ impl Row for WaitingRow {
         for pod in pods {
             let Some(waits) = &pod.waits else { continue };
             let group = groups.entry(&waits.reason).or_insert_with(|| Self {
-                reason: waits.reason.clone(),
+                reason: waits.reason.to_string(),
                 pods: 0,
                 since: None,
                 first: String::new(),
@@ -92,7 +92,7 @@ impl Row for WaitingRow {
             if group.pods == 1 || (waits.since.is_some() && is_longer) {
                 group.since = waits.since;
                 group.first = pod.key.to_string();
-                group.message.clone_from(&waits.message);
+                group.message = waits.message.to_string();
             }
         }
         groups.into_values().collect()
