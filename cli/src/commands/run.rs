@@ -2,6 +2,7 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
+    fmt,
     io::{self, IsTerminal as _},
     process::ExitCode,
     time::{Duration, Instant},
@@ -16,6 +17,7 @@ use podplane_api::{
 };
 use podplane_client::{Api, Cache, ListParams};
 use podplane_progress::{PlainLines, Progress};
+use podplane_summary::WaitingReason;
 
 use super::{BatchOutcome, IN_FLIGHT, NamespaceArgs, completion::candidates, duration, wait};
 use crate::{
@@ -179,26 +181,20 @@ async fn wait_until_running(
     let progress = Progress::with_lines("", PlainLines::IfSlow);
     progress.count("waiting for pods to run", total);
     let begun = Instant::now();
-    let mut waiting = Vec::new();
+    let mut waiting = NotRunning::default();
     let ended = wait::until(api, ListParams::default(), Some(timeout), |cache| {
-        let failed;
-        (waiting, failed) = not_running(cache, pods);
-        let waiting_count = u64::try_from(waiting.len()).unwrap_or(u64::MAX);
-        progress.position(total.saturating_sub(waiting_count));
-        (failed || waiting.is_empty()).then_some(())
+        waiting = NotRunning::of(cache, pods);
+        let count = u64::try_from(waiting.count()).unwrap_or(u64::MAX);
+        progress.position(total.saturating_sub(count));
+        (waiting.has_failed || count == 0).then_some(())
     });
     let ended = ended.await;
     drop(progress);
     match ended {
-        Some(()) => anyhow::ensure!(
-            waiting.is_empty(),
-            "not all pods can run: {}",
-            waiting.join(", ")
-        ),
+        Some(()) => anyhow::ensure!(waiting.count() == 0, "not all pods can run: {waiting}"),
         None => anyhow::bail!(
-            "timed out waiting for pods to run: {} of {total} do not: {}",
-            waiting.len(),
-            waiting.join(", ")
+            "timed out waiting for pods to run: {} of {total} do not: {waiting}",
+            waiting.count()
         ),
     }
     let took = begun.elapsed().as_secs_f64();
@@ -206,28 +202,71 @@ async fn wait_until_running(
     Ok(())
 }
 
-/// The pods that do not run yet, with their states, and true if one of them never will.
-fn not_running(cache: &Cache<Pod>, pods: &BTreeSet<ObjectKey>) -> (Vec<String>, bool) {
-    let mut failed = false;
-    let mut waiting = Vec::new();
-    for key in pods {
-        let Some(pod) = cache.get(key) else {
-            failed = true;
-            waiting.push(format!("{} (deleted)", key.name));
-            continue;
-        };
-        let status = pod.status.as_ref();
-        let is_ready = status
-            .iter()
-            .flat_map(|status| status.conditions.iter().flatten())
-            .any(|condition| condition.type_ == "Ready" && condition.status == "True");
-        let phase = status.and_then(|status| status.phase.as_deref());
-        if phase != Some("Running") || !is_ready {
-            failed |= matches!(phase, Some("Failed" | "Succeeded"));
-            waiting.push(format!("{} ({})", key.name, pod::shown_status(&pod)));
+/// The most pods of a state that a message names.
+const MOST_NAMES: usize = 5;
+
+/// The pods that do not run yet.
+#[derive(Debug, Default)]
+struct NotRunning {
+    /// Their names by state, with the reason for which they wait.
+    states: BTreeMap<String, Vec<String>>,
+    /// True if one of them never will.
+    has_failed: bool,
+}
+
+impl NotRunning {
+    fn of(cache: &Cache<Pod>, pods: &BTreeSet<ObjectKey>) -> Self {
+        let mut found = Self::default();
+        for key in pods {
+            let Some(pod) = cache.get(key) else {
+                found.has_failed = true;
+                found.add("deleted".to_owned(), key);
+                continue;
+            };
+            let status = pod.status.as_ref();
+            let is_ready = status
+                .iter()
+                .flat_map(|status| status.conditions.iter().flatten())
+                .any(|condition| condition.type_ == "Ready" && condition.status == "True");
+            let phase = status.and_then(|status| status.phase.as_deref());
+            if phase == Some("Running") && is_ready {
+                continue;
+            }
+            found.has_failed |= matches!(phase, Some("Failed" | "Succeeded"));
+            let shown = pod::shown_status(&pod);
+            let state = match WaitingReason::of(&pod) {
+                Some(waits) => format!("{shown}, {}", waits.reason),
+                None => shown,
+            };
+            found.add(state, key);
         }
+        found
     }
-    (waiting, failed)
+
+    fn add(&mut self, state: String, pod: &ObjectKey) {
+        self.states.entry(state).or_default().push(pod.name.clone());
+    }
+
+    fn count(&self) -> usize {
+        self.states.values().map(Vec::len).sum()
+    }
+}
+
+/// `web-3, web-4 (Pending, Insufficient pod IPs); web-1 (Failed)`
+impl fmt::Display for NotRunning {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (index, (state, pods)) in self.states.iter().enumerate() {
+            let separator = if index == 0 { "" } else { "; " };
+            let named: Vec<_> = pods.iter().take(MOST_NAMES).map(String::as_str).collect();
+            write!(f, "{separator}{}", named.join(", "))?;
+            let others = pods.len().saturating_sub(named.len());
+            if others > 0 {
+                write!(f, " and {others} more")?;
+            }
+            write!(f, " ({state})")?;
+        }
+        Ok(())
+    }
 }
 
 #[cfg(test)]
@@ -265,5 +304,21 @@ mod tests {
         assert_eq!(pods[1]["spec"]["hostNetwork"], true);
         assert_eq!(pods[1]["spec"]["nodeName"], "node-1");
         assert!(parse_args::<RunArgs>(["run", "web", "-l", "novalue"]).is_err());
+    }
+
+    #[test]
+    fn pods_that_do_not_run_are_grouped_by_their_state() {
+        let mut waiting = NotRunning::default();
+        for number in 0..7 {
+            let key = ObjectKey::new("default", format!("web-{number}"));
+            waiting.add("Pending, Insufficient pod IPs".into(), &key);
+        }
+        waiting.add("deleted".into(), &ObjectKey::new("default", "api"));
+        assert_eq!(waiting.count(), 8);
+        assert_eq!(
+            waiting.to_string(),
+            "web-0, web-1, web-2, web-3, web-4 and 2 more (Pending, Insufficient pod IPs); \
+             api (deleted)"
+        );
     }
 }

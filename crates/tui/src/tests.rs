@@ -372,6 +372,7 @@ fn the_only_namespace_is_named_and_may_be_missing() {
         screen.starts_with("nodes (pods of namespace shop) 0"),
         "{screen}"
     );
+    assert!(screen.contains("namespace shop does not exist"), "{screen}");
     top.keys(":pods other");
     top.press(KeyCode::Enter);
     assert!(top.screen().contains("only namespace shop is read"));

@@ -170,9 +170,13 @@ impl AuditPage<'_> {
     }
 
     fn runbook(&self, repair: &Repair) -> Vec<Block> {
+        let files = match &self.args.repair {
+            Some(dir) => format!("This runbook and its manifests are also in {}.", dir.display()),
+            None => "To have this runbook and its manifests as files, run the audit again with --repair DIR.".to_owned(),
+        };
         let mut blocks = vec![Block::Notice(
             Tone::Neutral,
-            "Nothing has been changed. To have this runbook and its manifests as files, run the audit again with --repair DIR.".into(),
+            format!("Nothing has been changed. {files}"),
         )];
         let files = repair.files(&super::repair::command(self.args));
         let (runbooks, manifests): (Vec<_>, Vec<_>) = files

@@ -12,10 +12,11 @@ use podplane_api::{
     pod_ips,
 };
 use podplane_audit::{ControllerFlags, Dump, DumpCollector, DumpScope, InputError, UnreadResource};
-use podplane_client::{Permission, Reason};
+use podplane_client::{Client, Permission, Reason};
 use podplane_ipam::{invariants::DrainingBlock, net::Family, parse_cidr};
+use podplane_map::{BlockState, NodeBlock};
 use podplane_progress::Progress;
-use podplane_proto::ipam::{Block, BlockState};
+use podplane_summary::{BlockListing, ListedBlock, node_block};
 use serde::Deserialize;
 
 use super::AuditArgs;
@@ -60,17 +61,38 @@ pub(super) fn read(
             return Ok(dump);
         }
         cluster if cluster.is_given() => {
-            collector = block_on(from_cluster(cluster, keep, progress))?
+            collector = from_any_cluster(cluster, flags, keep, progress)?;
         }
         _ => {
             let ranges = block_on(from_server(global, &mut collector));
             let ranges = ranges.map_err(|error| global.locate(error))?;
-            if let Some(note) = ranges.add_to(flags) {
-                progress.done(&format!("note: {note}"));
-            }
+            state(ranges, flags, progress);
         }
     }
     Ok(collector.finish(flags))
+}
+
+/// Reads the cluster of the flags, of any kind. Flags that were not given are set to what the server
+/// says, where it is podplane's own.
+pub(crate) fn from_any_cluster(
+    cluster: &AnyClusterFlags,
+    flags: &mut ControllerFlags,
+    keep: DumpScope,
+    progress: &Progress,
+) -> anyhow::Result<DumpCollector> {
+    let (collector, ranges) = block_on(async {
+        let mut collector = from_cluster(cluster, keep, progress).await?;
+        let ranges = over_rest(cluster, &mut collector).await?;
+        anyhow::Ok((collector, ranges))
+    })?;
+    state(ranges, flags, progress);
+    Ok(collector)
+}
+
+fn state(ranges: ServerRanges, flags: &mut ControllerFlags, progress: &Progress) {
+    if let Some(note) = ranges.add_to(flags) {
+        progress.done(&format!("note: {note}"));
+    }
 }
 
 /// Refuses files without nodes or without pods: half of the rules would pass without checking
@@ -124,6 +146,28 @@ struct ServerRanges {
 }
 
 impl ServerRanges {
+    /// Adds what the records of blocks say: ranges of Services, and to the audit's facts the blocks
+    /// that drain.
+    fn add_records(
+        &mut self,
+        records: impl Iterator<Item = NodeBlock>,
+        collector: &mut DumpCollector,
+    ) {
+        for record in records {
+            let block = record.cidr();
+            match record.state() {
+                BlockState::Draining | BlockState::Held | BlockState::Quarantined => {
+                    let node = record.node().unwrap_or_default().to_owned();
+                    collector.drain(DrainingBlock { node, block });
+                }
+                BlockState::Reserved => {
+                    self.services.insert(block);
+                }
+                BlockState::Assigned | BlockState::Foreign | BlockState::Unowned => {}
+            }
+        }
+    }
+
     /// Sets flags that were not given. Ranges of pods must be those of the nodes' blocks, and not
     /// of a flag that nobody follows: a cloud, or another controller, may give blocks. Returns a
     /// note if they are not used.
@@ -176,49 +220,64 @@ async fn from_server(
 ) -> anyhow::Result<ServerRanges> {
     let client = global.client()?;
     let all = podplane_client::ListParams::default();
-    let mut ranges = ServerRanges::default();
+    let mut of_nodes = Vec::new();
     for node in client.all::<Node>().list(&all).await?.items {
         let blocks = pod_ips::pod_cidrs(&node).iter();
-        ranges
-            .blocks
-            .extend(blocks.filter_map(|block| parse_cidr(block).ok()));
+        of_nodes.extend(blocks.filter_map(|block| parse_cidr(block).ok()));
         collector.add(&node.to_json()?);
     }
     for pod in client.all::<Pod>().list(&all).await?.items {
         collector.add(&pod.to_json()?);
     }
     let listed = client.blocks().list().await?;
+    let mut ranges = stated(&client, listed.cluster_cidrs).await?;
+    ranges.blocks = of_nodes;
+    ranges.add_records(listed.blocks.iter().filter_map(node_block), collector);
+    Ok(ranges)
+}
+
+/// The ranges of a server that is podplane's own, as [`from_server`] reads them; none of another
+/// one, and none for a user who may not list them.
+async fn over_rest(
+    flags: &AnyClusterFlags,
+    collector: &mut DumpCollector,
+) -> anyhow::Result<ServerRanges> {
+    let client = Client::over_rest(flags.config().await?)?;
+    let listing = match client.summary::<BlockListing>("blocks").await {
+        Ok(Some(listing)) => listing,
+        Ok(None) => return Ok(ServerRanges::default()),
+        Err(error) if matches!(error.reason, Reason::Forbidden | Reason::NotFound) => {
+            return Ok(ServerRanges::default());
+        }
+        Err(error) => return Err(error.into()),
+    };
+    let mut ranges = stated(&client, listing.cluster_cidrs).await?;
+    let is_of_node =
+        |block: &&ListedBlock| matches!(block.state, BlockState::Assigned | BlockState::Foreign);
+    let of_nodes = listing.blocks.iter().filter(is_of_node);
+    ranges.blocks = of_nodes.map(|block| block.cidr).collect();
+    let records = listing
+        .blocks
+        .iter()
+        .filter_map(|block| NodeBlock::new(block.cidr, block.state, block.node.as_deref()).ok());
+    ranges.add_records(records, collector);
+    Ok(ranges)
+}
+
+/// The ranges of pods: those of the server's flag, and those of ClusterCIDRs. Who may not list all
+/// ranges knows none for certain.
+async fn stated(client: &Client, of_flag: Vec<IpNet>) -> anyhow::Result<ServerRanges> {
+    let all = podplane_client::ListParams::default();
+    let mut ranges = ServerRanges::default();
     match client.all::<ClusterCIDR>().list(&all).await {
         Ok(sets) => {
             let sets = sets.items.iter().filter_map(|set| set.spec.as_ref());
             let sets = sets.flat_map(|spec| spec.ipv4.iter().chain(&spec.ipv6));
             let sets = sets.filter_map(|range| parse_cidr(range).ok());
-            ranges.pods = listed.cluster_cidrs.into_iter().chain(sets).collect();
+            ranges.pods = of_flag.into_iter().chain(sets).collect();
         }
-        // Who may not list all ranges knows none for certain.
         Err(error) if error.reason == Reason::Forbidden => {}
         Err(error) => return Err(error.into()),
-    }
-    for Block {
-        cidr,
-        state,
-        node_name,
-        ..
-    } in listed.blocks
-    {
-        let Ok(block) = parse_cidr(&cidr) else {
-            continue;
-        };
-        match BlockState::try_from(state) {
-            Ok(BlockState::Draining | BlockState::Quarantined) => {
-                let node = node_name;
-                collector.drain(DrainingBlock { node, block });
-            }
-            Ok(BlockState::Reserved) => {
-                ranges.services.insert(block);
-            }
-            _ => {}
-        }
     }
     Ok(ranges)
 }

@@ -68,8 +68,8 @@ fn report(question: &Question, plan: &Plan) -> Report {
         ],
         facts: page::circumstances("the flags of the controller".into()),
         sections: vec![
-            Section::new("pictures", "Capacity and growth", figures.collect()),
             Section::new("plan", "Plan", plan_blocks),
+            Section::new("pictures", "Capacity and growth", figures.collect()),
         ],
     }
 }

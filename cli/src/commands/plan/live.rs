@@ -20,8 +20,7 @@ use serde_json::{Value, json};
 
 use super::{PlanArgs, PlanFormat, integer};
 use crate::{
-    commands::audit::source::{from_cluster, from_file},
-    global::block_on,
+    commands::audit::source::{from_any_cluster, from_file},
     output::{self, sheet::Sheet},
     report::{UnusableInput, UsageError},
 };
@@ -30,7 +29,7 @@ use crate::{
 const KEEP_THE_MASK: &str = "keep the mask of this live cluster: after a change of it, Kubernetes' allocator gives blocks twice (docs/cidr-change.md)";
 
 pub(super) fn run(args: &PlanArgs) -> anyhow::Result<ExitCode> {
-    let flags = ControllerFlags {
+    let mut flags = ControllerFlags {
         cluster_cidr: args.cluster_cidr.clone(),
         node_cidr_mask_size: args.node_cidr_mask_size,
         node_cidr_mask_size_ipv4: args.node_cidr_mask_size_ipv4,
@@ -39,7 +38,7 @@ pub(super) fn run(args: &PlanArgs) -> anyhow::Result<ExitCode> {
         pod_ip_resource: None,
         ipam: None,
     };
-    let dump = read(args, &flags).map_err(UnusableInput)?;
+    let dump = read(args, &mut flags).map_err(UnusableInput)?;
     let expected =
         ExpectedBlocks::new(&flags, &dump).map_err(|error| UsageError(error.to_string()))?;
     let network = dump.network();
@@ -100,7 +99,7 @@ fn contradiction(expected: &ExpectedBlocks, live: &LiveRanges) -> Result<(), Str
     Ok(())
 }
 
-fn read(args: &PlanArgs, flags: &ControllerFlags) -> anyhow::Result<Dump> {
+fn read(args: &PlanArgs, flags: &mut ControllerFlags) -> anyhow::Result<Dump> {
     let progress = Progress::with_lines(
         "reading",
         match args.output {
@@ -109,7 +108,7 @@ fn read(args: &PlanArgs, flags: &ControllerFlags) -> anyhow::Result<Dump> {
         },
     );
     let mut collector = match args.cluster.is_given() {
-        true => block_on(from_cluster(&args.cluster, DumpScope::Fields, &progress))?,
+        true => from_any_cluster(&args.cluster, flags, DumpScope::Fields, &progress)?,
         false => DumpCollector::new(DumpScope::Fields),
     };
     for file in &args.from {

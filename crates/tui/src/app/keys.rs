@@ -122,7 +122,9 @@ impl App {
                         Some(subject) => self.open_page(kind, subject),
                         None => {
                             let noun = table.noun();
-                            self.notice = Some(format!("there is nothing more about a {noun}"));
+                            self.notice = Some(format!(
+                                "this key is for one pod or node: Enter opens those of the {noun}"
+                            ));
                         }
                     }
                 }

@@ -3,7 +3,11 @@
 use podplane_map::{AddressSpace, TextCell, TextGrid, TextSize, cell_line};
 use ratatui::{buffer::Buffer, layout::Rect, style::Modifier};
 
-use super::{draw_foot, draw_state, table::denied, write};
+use super::{
+    draw_foot, draw_state,
+    table::{denied, lacks_namespace},
+    write,
+};
 use crate::{
     app::{App, FOOT, SpaceState},
     map::MapScreen,
@@ -38,13 +42,15 @@ pub(super) fn draw(app: &App, map: &MapScreen, area: Rect, buffer: &mut Buffer, 
     buffer.set_style(foot, ratatui::style::Style::reset());
     write(buffer, foot, &" ".repeat(foot.width.into()), theme.hint());
     let only = app.namespace.as_ref();
-    let only = only.map(|name| format!("without pods of namespaces other than {name}"));
+    let only = only.map(|name| format!("only pods of namespace {name}"));
+    let only = lacks_namespace(app).or(only);
     let missing = SpaceState::SOURCES
         .iter()
         .find_map(|source| denied(app, *source));
     let missing = missing.or(only);
     let note = match (note, missing) {
-        (Some(note), Some(missing)) => Some(format!("{note}  ({missing})")),
+        // First, because the end of the line may be cut.
+        (Some(note), Some(missing)) => Some(format!("{missing}; {note}")),
         (note, missing) => note.or(missing),
     };
     draw_foot(app, foot, buffer, theme, note);

@@ -82,9 +82,6 @@ fn empty(app: &App, list: &dyn Table) -> (String, Tone) {
         Health::Denied { error } => (format!("{what}: not permitted: {error}"), Tone::Bad),
         Health::Lost { error, .. } => (format!("failed to list {what}: {error}"), Tone::Bad),
         Health::Live => match (list.filter().text(), list.scope()) {
-            ("", Scope::Namespace(name)) if app.lacks_namespace => {
-                (format!("namespace {name} does not exist"), Tone::Bad)
-            }
             ("", Scope::Namespace(name)) if list.is_namespaced() => (
                 format!("{} in namespace {name}", list.nothing()),
                 Tone::Plain,
@@ -95,14 +92,20 @@ fn empty(app: &App, list: &dyn Table) -> (String, Tone) {
     }
 }
 
-/// The rows that are missing in a table for want of a right.
+/// The rows that are missing in a table for want of a right, or of the namespace.
 pub(super) fn note(app: &App, list: &dyn Table) -> Option<String> {
     let missing = list
         .sources()
         .iter()
         .filter_map(|source| denied(app, *source));
-    let missing: Vec<_> = missing.collect();
+    let missing: Vec<_> = missing.chain(lacks_namespace(app)).collect();
     (!missing.is_empty()).then(|| missing.join("; "))
+}
+
+/// The remark that the only namespace does not exist, if that is so.
+pub(super) fn lacks_namespace(app: &App) -> Option<String> {
+    let name = app.namespace.as_ref().filter(|_| app.lacks_namespace)?;
+    Some(format!("namespace {name} does not exist"))
 }
 
 /// The refusal of a source, if there is one.

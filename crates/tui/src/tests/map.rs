@@ -160,7 +160,7 @@ fn the_map_of_one_namespace_says_so() {
     top.send(Message::Space(space()));
     let said = line(&mut top);
     assert!(
-        said.ends_with("(without pods of namespaces other than shop)"),
+        said.starts_with("only pods of namespace shop; 10."),
         "{said}"
     );
 }

@@ -34,7 +34,7 @@ fn report(args: &PlanArgs, plan: &LivePlan<'_>, dump: &Dump) -> Report {
         true => Block::Notice(Tone::Good, "There are enough blocks.".into()),
         false => Block::Notice(
             Tone::Bad,
-            "Blocks or addresses are lacking; the plan names ranges to add.".into(),
+            "Blocks or addresses are missing; the plan names ranges to add.".into(),
         ),
     };
     let count = |number: u64, of: &str| Count {
@@ -56,12 +56,12 @@ fn report(args: &PlanArgs, plan: &LivePlan<'_>, dump: &Dump) -> Report {
         ],
         facts: page::circumstances(source),
         sections: vec![
+            Section::new("plan", "Plan", blocks),
             Section::new(
                 "pictures",
                 "What the ranges have left",
                 vec![Block::Figure(Box::new(figure(plan)))],
             ),
-            Section::new("plan", "Plan", blocks),
         ],
     }
 }
