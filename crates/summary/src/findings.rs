@@ -136,10 +136,7 @@ fn of_audit(space: &AddressSpace, finding: podplane_audit::Finding) -> Finding {
         severity: finding.severity,
         pods: named("Pod"),
         nodes: named("Node"),
-        // The flag is that of the command.
-        repair: finding
-            .repair
-            .replace("--repair DIR", "podplane audit --repair DIR"),
+        repair: finding.repair,
         message: finding.message,
         prefix: finding.prefix,
         network: finding

@@ -108,16 +108,19 @@ impl MapRequest {
         &self,
         space: &'a AddressSpace,
     ) -> Result<(&'a Network, IpNet), QueryError> {
-        let mut networks = space.networks().iter();
+        let networks = || space.networks().iter();
         let network = match self.network {
             Some(cidr) => {
-                let found = networks.find(|network| network.cidr() == cidr);
+                let found = networks().find(|network| network.cidr() == cidr);
                 found.ok_or(QueryError::UnknownNetwork(cidr))?
             }
             None => {
-                let pods = networks.find(|network| network.role() == NetworkRole::Pods);
-                let first = || space.networks().first();
-                pods.or_else(first).ok_or(QueryError::NoNetwork)?
+                let of_pods = || networks().filter(|network| network.role() == NetworkRole::Pods);
+                let is_around =
+                    |network: &&Network| self.prefix.is_some_and(|at| network.cidr().contains(&at));
+                let around = of_pods().find(is_around);
+                let first = || of_pods().next().or(space.networks().first());
+                around.or_else(first).ok_or(QueryError::NoNetwork)?
             }
         };
         Ok((network, self.prefix.unwrap_or(network.cidr())))

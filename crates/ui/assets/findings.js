@@ -5,7 +5,7 @@
 
 import { h, section, setText } from './dom.js';
 import { hint } from './messages.js';
-import { around, format, isSingle, parse } from './prefix.js';
+import { around, format, isSingle, parse, shortest } from './prefix.js';
 import { addressLink, mapLink, nodeLink, podLink } from './route.js';
 import { DataTable } from './table.js';
 import { counted, number } from './words.js';
@@ -113,7 +113,7 @@ function checkTable() {
 
 /** @param {Finding} finding */
 function placeLink(finding) {
-  return finding.prefix ? h('a', { href: placeOf(finding) }, finding.prefix) : '';
+  return finding.prefix ? h('a', { href: placeOf(finding) }, shortest(finding.prefix)) : '';
 }
 
 /**

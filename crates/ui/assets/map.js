@@ -336,7 +336,11 @@ export class BlockList {
       replace(this.element);
       return;
     }
-    const items = outlines.map(({ cidr, node, otherNodes = [], state }) => {
+    // A block of several nodes has an outline for each, and each names the others.
+    const first = outlines.filter(({ cidr }, index) =>
+      outlines.findIndex((other) => other.cidr === cidr) === index,
+    );
+    const items = first.map(({ cidr, node, otherNodes = [], state }) => {
       const names = [...(node ? [node] : []), ...otherNodes].map((name) =>
         h('span', { class: 'holder' }, h('a', { href: nodeLink(name) }, name)),
       );

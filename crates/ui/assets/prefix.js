@@ -95,13 +95,23 @@ export function format({ family, first, length }) {
   return `${family === 4 ? formatV4(first) : formatV6(first)}/${length}`;
 }
 
+/**
+ * The text of a prefix, without the length if it is a single address.
+ *
+ * @param {string} text
+ */
+export function shortest(text) {
+  const prefix = parse(text);
+  return prefix && isSingle(prefix) ? text.replace(/\/\d+$/, '') : text;
+}
+
 /** @param {bigint} value */
 function formatV4(value) {
   return [24n, 16n, 8n, 0n].map((shift) => String((value >> shift) & 255n)).join('.');
 }
 
 /**
- * RFC 5952: the longest run of zero groups is left out.
+ * As RFC 5952 has it, which is how browsers write the host of an address.
  *
  * @param {bigint} value
  */
@@ -109,14 +119,7 @@ function formatV6(value) {
   const groups = Array.from({ length: 8 }, (_, index) =>
     ((value >> BigInt(16 * (7 - index))) & 0xffffn).toString(16),
   );
-  const text = groups.join(':');
-  const runs = text.match(/\b(?:0:)+0\b/g) ?? [];
-  const longest = runs.reduce((best, run) => (run.length > best.length ? run : best), '');
-  if (!longest) return text;
-  const at = text.indexOf(longest);
-  const before = text.slice(0, at).replace(/:$/, '');
-  const after = text.slice(at + longest.length).replace(/^:/, '');
-  return `${before}::${after}`;
+  return new URL(`http://[${groups.join(':')}]`).hostname.slice(1, -1);
 }
 
 /** The bits of a step of the zoom: a sixteenth of the addresses, or the groups of IPv6. */

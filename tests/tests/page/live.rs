@@ -206,3 +206,30 @@ async fn blocks_of_ipv6_have_numbers_and_their_addresses_are_found() -> Result<(
     assert_content(&tab, &[])?;
     site.finish().await
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn each_family_of_a_node_has_its_map() -> Result<()> {
+    let both = ledger()
+        .nodes(1)
+        .cluster_cidr("10.244.0.0/16,fd00:10:240::/56");
+    let Some(site) = Site::start(both).await? else {
+        return Ok(());
+    };
+    site.podplane("run web --wait").await?;
+    let tab = site.logged_in("#/node/node-0").await?;
+    tab.until("document.querySelectorAll('main canvas').length === 2")
+        .await;
+    // The address has groups that end in 0, of which no run of zeros is made.
+    let found = site.cluster.pods().await?;
+    let status = found[0].status.as_ref().context("a status")?;
+    let ips = status.pod_ips.iter().flatten();
+    let ip = ips.map(|ip| &ip.ip).find(|ip| ip.contains(':'));
+    let ip = ip.context("an address of IPv6")?;
+    tab.press("/").await?;
+    tab.type_text(ip).await?;
+    tab.press("Enter").await?;
+    tab.until_text(".cell-prefix", ip).await;
+    tab.until_text("tr[aria-current]", ip).await;
+    assert_content(&tab, &[])?;
+    site.finish().await
+}

@@ -461,6 +461,28 @@ fn request() -> MapRequest {
     MapRequest::try_from(&query).unwrap()
 }
 
+#[test]
+fn a_map_is_of_the_network_around_its_prefix() {
+    let mut cluster = Cluster::default();
+    let cidrs = ["10.244.0.0/16", "fd00:10:240::/56"].map(|cidr| cidr.parse().unwrap());
+    cluster.set_cluster_cidrs(&cidrs);
+    let space = AddressSpace::new(cluster.space_parts());
+    for (prefix, network) in [
+        (None, cidrs[0]),
+        (Some("10.244.7.0/24"), cidrs[0]),
+        (Some("fd00:10:240:1::/64"), cidrs[1]),
+    ] {
+        let query: MapQuery =
+            serde_json::from_value(serde_json::json!({"prefix": prefix})).unwrap();
+        let request = MapRequest::try_from(&query).unwrap();
+        assert_eq!(
+            request.place(&space).unwrap().0.cidr(),
+            network,
+            "{prefix:?}"
+        );
+    }
+}
+
 /// The document of a map, after a change was applied as a page does.
 fn applied(mut shown: serde_json::Value, change: &MapChange<'_>) -> serde_json::Value {
     match change {
