@@ -1,6 +1,6 @@
 //! The page follows a live cluster.
 
-use anyhow::Result;
+use anyhow::{Context as _, Result};
 use podplane_tests::{listener::PageListener, pods};
 
 use crate::site::{Site, assert_content, ledger};
