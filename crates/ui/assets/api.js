@@ -115,17 +115,12 @@ export class Api {
   }
 
   /**
-   * Logs in with a bearer token, which stays in memory, or with the one-time token of a listener.
+   * Logs in with a bearer token, which stays in memory.
    *
    * @param {string} token
    * @returns {Promise<Session>}
    */
   async logIn(token) {
-    const { source } = await this.server();
-    if (source !== 'apiserver') {
-      await this.exchange(token);
-      return this.session();
-    }
     this.#token = token;
     try {
       return await this.session();
