@@ -213,6 +213,26 @@ async fn duplicates_appear_and_the_repair_removes_them() -> Result<()> {
         mark.ariaLabel.includes(' steps, ') && mark.title.split('\\n').length > 2)";
     tab.until(shared).await;
 
+    // Findings that the beginning does not have appear beside the map, each time.
+    tab.open(&listener.view("#/?at=0")).await?;
+    tab.until_text(".hint", "no nodes at this moment").await;
+    let go = |at: f64| {
+        format!(
+            "(() => {{
+                const range = document.querySelector('#moment');
+                range.value = {at};
+                range.dispatchEvent(new Event('input'));
+            }})()"
+        )
+    };
+    for _ in 0..2 {
+        tab.evaluate(&go(step.to)).await?;
+        tab.until("document.querySelector('aside .finding') !== null")
+            .await;
+        tab.evaluate(&go(0.0)).await?;
+        tab.until_text(".hint", "no nodes at this moment").await;
+    }
+
     // The address that was used opens the page as long as there is a session.
     let hash = "location.hash.split('?')[0]";
     tab.open(&listener.login("#/findings")).await?;
