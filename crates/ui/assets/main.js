@@ -135,7 +135,7 @@ class Page {
   /** @param {Session} session */
   #frame({ user, server, source }) {
     this.#navigation();
-    replace(part('find'), search(this.#feed, this.#session.signal));
+    replace(part('find'), search(this.#api, this.#feed, this.#session.signal));
     const leave = button('Log out', () => this.#leave());
     // A server that asks for no credentials has nothing to log out from.
     const canLeave = source !== 'apiserver' || user !== null;
