@@ -174,7 +174,10 @@ async fn log_in(State(login): State<Arc<Login>>, headers: HeaderMap, body: Bytes
     });
     match cookie {
         Some(cookie) => (StatusCode::NO_CONTENT, [(header::SET_COOKIE, cookie)]).into_response(),
-        None => unauthorized(),
+        None => {
+            let why = "this address was used already, or a part of it is missing";
+            refusal(StatusCode::UNAUTHORIZED, "Unauthorized", why)
+        }
     }
 }
 

@@ -49,10 +49,13 @@ export class Api {
   /** Called when the server takes the credentials no longer. @type {() => void} */
   onUnauthorized = () => {};
 
-  /** @param {string} path */
-  #url(path) {
-    if (this.at === null) return path;
-    return `${path}${path.includes('?') ? '&' : '?'}at=${this.at}`;
+  /**
+   * @param {string} path
+   * @param {string | null} at
+   */
+  #url(path, at) {
+    if (at === null) return path;
+    return `${path}${path.includes('?') ? '&' : '?'}at=${at}`;
   }
 
   /**
@@ -69,11 +72,12 @@ export class Api {
 
   /**
    * @param {string} path
-   * @param {RequestInit} [init]
+   * @param {RequestInit} init
+   * @param {string | null} [at]
    */
-  async #data(path, init) {
+  async #data(path, init, at = this.at) {
     try {
-      return await this.#fetch(this.#url(path), init);
+      return await this.#fetch(this.#url(path, at), init);
     } catch (error) {
       if (error instanceof ServerError && error.code === 401) this.onUnauthorized();
       throw error;
@@ -84,11 +88,12 @@ export class Api {
    * @template T
    * @param {string} path
    * @param {AbortSignal} [signal]
+   * @param {string | null} [at] the moment of a recording, in place of the present one
    * @returns {Promise<T>}
    */
-  async json(path, signal) {
+  async json(path, signal, at) {
     const init = { signal: signal ?? null, headers: { Accept: 'application/json' } };
-    return (await this.#data(path, init)).json();
+    return (await this.#data(path, init, at)).json();
   }
 
   /**
@@ -115,17 +120,12 @@ export class Api {
   }
 
   /**
-   * Logs in with a bearer token, which stays in memory, or with the one-time token of a listener.
+   * Logs in with a bearer token, which stays in memory.
    *
    * @param {string} token
    * @returns {Promise<Session>}
    */
   async logIn(token) {
-    const { source } = await this.server();
-    if (source !== 'apiserver') {
-      await this.exchange(token);
-      return this.session();
-    }
     this.#token = token;
     try {
       return await this.session();

@@ -11,6 +11,7 @@ import { Signal } from './signal.js';
  * @typedef {object} Cluster
  * @property {boolean} isKnown
  * @property {string} revision
+ * @property {string | null} at the moment of a recording
  * @property {Network[]} networks
  * @property {Map<string, NodeRow>} nodes by name
  * @property {PodTotals} pods
@@ -31,6 +32,7 @@ function unknown() {
   return {
     isKnown: false,
     revision: '',
+    at: null,
     networks: [],
     nodes: new Map(),
     pods: { total: 0, running: 0, waiting: 0 },
@@ -60,7 +62,7 @@ export class ClusterFeed {
     this.#reset();
     void this.#api.follow('/summary/v1alpha1/cluster?watch=true', end, {
       onDocument: (/** @type {ClusterDocument} */ document) => {
-        this.#apply(document);
+        this.#apply(document, null);
         this.#is('live');
       },
       onLost: (error) => this.#is('lost', error),
@@ -75,7 +77,8 @@ export class ClusterFeed {
    */
   async read(signal) {
     try {
-      this.#apply(await this.#api.json('/summary/v1alpha1/cluster', signal));
+      const { at } = this.#api;
+      this.#apply(await this.#api.json('/summary/v1alpha1/cluster', signal, at), at);
       this.#is('recording');
     } catch (error) {
       if (!isAbort(error)) this.#is('refused', error);
@@ -97,8 +100,11 @@ export class ClusterFeed {
     if (value.state !== state || value.error !== text) this.connection.set({ state, error: text });
   }
 
-  /** @param {ClusterDocument} document */
-  #apply(document) {
+  /**
+   * @param {ClusterDocument} document
+   * @param {string | null} at
+   */
+  #apply(document, at) {
     if (document.type === 'BOOKMARK') return;
     const before = document.type === 'CLUSTER' ? unknown() : this.cluster.value;
     const nodes = before.nodes;
@@ -107,6 +113,7 @@ export class ClusterFeed {
     this.cluster.set({
       isKnown: true,
       revision: document.revision ?? before.revision,
+      at,
       networks: document.networks ?? before.networks,
       nodes,
       pods: document.pods ?? before.pods,

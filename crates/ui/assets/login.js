@@ -1,23 +1,52 @@
-// The form for a token, and the one-time token of a listener in the fragment.
+// The form for a token, and at a listener its one-time token in the fragment.
 
 /** @import { Api } from './api.js' */
-/** @import { Session } from '../types/contract.js' */
+/** @import { PageServer, Session } from '../types/contract.js' */
 
 import { h, replace } from './dom.js';
 import { errorBox } from './messages.js';
 
+/** The address of a listener begins so, with the token and the view that it opens. */
+const TOKEN = '#token=';
+
+export function hasToken() {
+  return location.hash.startsWith(TOKEN);
+}
+
 /**
- * Exchanges the one-time token of the fragment, and takes it from the address bar.
+ * Takes the one-time token from the address bar.
  *
- * @param {Api} api
+ * @returns {string | null} null if the address has none
  */
-export async function exchangeFragment(api) {
+export function takeToken() {
+  if (!hasToken()) return null;
   const values = new URLSearchParams(location.hash.slice(1));
-  const token = values.get('token') ?? '';
   const to = values.get('to') ?? '';
   history.replaceState(null, '', to.startsWith('#/') ? to : '#/');
-  // Only a listener has one-time tokens.
-  if ((await api.server()).source !== 'apiserver') await api.exchange(token);
+  return values.get('token');
+}
+
+/**
+ * What to do at a listener, which takes one-time tokens alone.
+ *
+ * @param {PageServer['source']} source
+ * @param {string} reason why there is no session, or nothing
+ */
+export function loginNote(source, reason) {
+  const command = source === 'recording' ? 'podplane replay DIR --ui' : 'podplane ui';
+  return h(
+    'section',
+    { class: 'login panel' },
+    h('h1', { tabindex: '-1' }, 'Log in'),
+    reason ? errorBox(reason) : null,
+    h('p', {}, 'Open the last address that the command printed. It can be used once.'),
+    h(
+      'p',
+      {},
+      'If it was used, press “Log out” on the page where it is open: the command prints another one. Or run the command again:',
+    ),
+    h('pre', { tabindex: '0' }, h('code', {}, command)),
+  );
 }
 
 /**

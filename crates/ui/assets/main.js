@@ -1,13 +1,13 @@
 // The page: the session, the frame around the views, and the way from the address to a view.
 
-/** @import { Recording, Session } from '../types/contract.js' */
+/** @import { PageServer, Recording, Session } from '../types/contract.js' */
 /** @import { Context } from './views.js' */
 
 import { clock, presentClock, renewAges } from './ages.js';
 import { Api, ServerError } from './api.js';
 import { ClusterFeed } from './cluster.js';
 import { button, h, replace, setText } from './dom.js';
-import { exchangeFragment, loginForm } from './login.js';
+import { hasToken, loginForm, loginNote, takeToken } from './login.js';
 import { errorBox, hint } from './messages.js';
 import { Slider, momentOf, momentText } from './recording.js';
 import { link, parse } from './route.js';
@@ -43,6 +43,7 @@ class Page {
   #feed = new ClusterFeed(this.#api);
   /** Ends with the session. */ #session = new AbortController();
   /** Ends with the view. */ #view = new AbortController();
+  /** Of the server. @type {PageServer['source']} */ #source = 'apiserver';
   /** @type {Session | null} */ #user = null;
   /** @type {Slider | null} */ #slider = null;
   /** Of the recording, in seconds. */ #duration = 0;
@@ -50,7 +51,7 @@ class Page {
   #main = part('main');
   /** The address of the view that is shown. @type {string | null} */ #shown = null;
 
-  async start() {
+  start() {
     this.#api.onUnauthorized = () => {
       if (this.#user) this.#logIn('The server takes the credentials no longer.');
     };
@@ -63,11 +64,25 @@ class Page {
     window.addEventListener('hashchange', () => this.#follow());
     this.#feed.connection.follow(new AbortController().signal, () => this.#connection());
     setInterval(renewAges, AGE_EVERY);
+    void this.#open();
+  }
+
+  /** Begins with the session that the browser has, or with the token of the address. */
+  async #open() {
+    this.#end();
+    const token = takeToken();
     try {
-      if (location.hash.startsWith('#token=')) await exchangeFragment(this.#api);
-      const { needsLogin } = await this.#api.server();
-      if (needsLogin) this.#logIn('');
-      else await this.#begin(await this.#api.session());
+      const { source, needsLogin } = await this.#api.server();
+      this.#source = source;
+      if (needsLogin) {
+        // Only a listener has one-time tokens.
+        if (token === null || source === 'apiserver') {
+          this.#logIn('');
+          return;
+        }
+        await this.#api.exchange(token);
+      }
+      await this.#begin(await this.#api.session());
     } catch (error) {
       const isRefused = error instanceof ServerError && error.code === 401;
       if (isRefused) this.#logIn(error.message);
@@ -120,7 +135,7 @@ class Page {
   /** @param {Session} session */
   #frame({ user, server, source }) {
     this.#navigation();
-    replace(part('find'), search(this.#feed, this.#session.signal));
+    replace(part('find'), search(this.#api, this.#feed, this.#session.signal));
     const leave = button('Log out', () => this.#leave());
     // A server that asks for no credentials has nothing to log out from.
     const canLeave = source !== 'apiserver' || user !== null;
@@ -175,8 +190,12 @@ class Page {
     renewAges();
   }
 
-  /** Follows the address to another view, or to another moment of a recording. */
+  /** Follows the address to another session, view, or moment of a recording. */
   #follow() {
+    if (hasToken()) {
+      void this.#open();
+      return;
+    }
     const linked = parse(location.hash).query.get('at');
     if (this.#slider && linked !== this.#api.at) {
       // Links of the page name no moment: they keep the present one.
@@ -223,10 +242,13 @@ class Page {
   /** @param {string} reason */
   #logIn(reason) {
     this.#end();
-    const form = loginForm(this.#api, reason, (session) => this.#begin(session));
-    replace(this.#main, form);
+    const content =
+      this.#source === 'apiserver'
+        ? loginForm(this.#api, reason, (session) => this.#begin(session))
+        : loginNote(this.#source, reason);
+    replace(this.#main, content);
     document.title = 'Log in · podplane';
-    form.querySelector('input')?.focus();
+    (content.querySelector('input') ?? content.querySelector('h1'))?.focus();
   }
 
   #end() {
@@ -250,4 +272,4 @@ class Page {
   }
 }
 
-void new Page().start();
+new Page().start();

@@ -8,7 +8,7 @@ import { openHolder } from './addresses.js';
 import { ServerError } from './api.js';
 import { draw } from './canvas.js';
 import { h, isChanged, replace, section, setText } from './dom.js';
-import { errorBox } from './messages.js';
+import { errorBox, hint } from './messages.js';
 import { go, mapLink, nodeLink } from './route.js';
 import { Scene } from './scene.js';
 import { soon, throttled } from './signal.js';
@@ -110,10 +110,25 @@ export class AddressMap {
     });
   }
 
-  /** @param {string} path */
+  /**
+   * Reads the map if the newest document of the cluster has its network.
+   *
+   * @param {string} path
+   */
   async #read(path) {
+    const { api, end, feed } = this.#context;
+    const { isKnown, networks, at } = feed.cluster.value;
+    const { network } = this.#options;
+    if (!isKnown) return;
+    if (!networks.some(({ cidr }) => !network || cidr === network)) {
+      this.#scene = null;
+      this.#canvas.hidden = true;
+      const missing = network ? `network ${network}` : 'network';
+      replace(this.#problem, hint(`There is no ${missing} at this moment.`));
+      return;
+    }
     try {
-      this.#apply(await this.#context.api.json(path, this.#context.end));
+      this.#apply(await api.json(path, end, at));
     } catch (error) {
       // The state of the connection is shown for the whole page.
       if (error instanceof ServerError) this.#refused(error);
@@ -148,6 +163,7 @@ export class AddressMap {
   #apply(document) {
     if (document.type === 'SCENE' && document.view) {
       this.#scene = new Scene(document.view, document.blocks ?? {});
+      this.#canvas.hidden = false;
       replace(this.#problem);
     } else if (document.type === 'CELLS') {
       this.#scene?.change(document);

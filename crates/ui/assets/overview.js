@@ -43,6 +43,13 @@ export function overview(context) {
     },
     onCell: (scene, cell, found) => details.show(scene, cell, found),
   });
+  const aside = h(
+    'aside',
+    { 'aria-label': 'Details of the map' },
+    section('At the cursor', details.element),
+    section('States', legend.element),
+    blocks.element,
+  );
   const picture = h(
     'div',
     { class: 'with-aside' },
@@ -53,15 +60,10 @@ export function overview(context) {
       h('div', { class: 'maps' }, map.element, beside.element),
       table.element,
     ),
-    h(
-      'aside',
-      { 'aria-label': 'Details of the map' },
-      section('At the cursor', details.element),
-      section('States', legend.element),
-      blocks.element,
-      attention,
-    ),
+    aside,
   );
+  const advice = h('div', {});
+  let hasStarted = false;
   const show = (/** @type {Cluster} */ cluster) => {
     if (!cluster.isKnown) return;
     figures.show(cluster);
@@ -71,17 +73,16 @@ export function overview(context) {
       replace(attention, ...attentionOf(cluster));
     }
     beside.show(networks.slice(1));
-    const hasMap = networks.length > 0;
-    if (hasMap && !picture.isConnected) {
-      replace(element, figures.element, emptiness(cluster, isLive), picture);
-      map.start();
-    } else if (!hasMap) {
-      replace(element, figures.element, emptiness(cluster, isLive), attention);
-    }
-    const empty = element.querySelector('.hint');
     const wanted = emptiness(cluster, isLive);
-    if (empty && !wanted) empty.remove();
-    if (empty && wanted && empty.textContent !== wanted.textContent) empty.replaceWith(wanted);
+    if (isChanged(advice, wanted?.textContent ?? '')) replace(advice, wanted);
+    const hasMap = networks.length > 0;
+    const below = hasMap ? picture : attention;
+    if (below.parentElement === element) return;
+    replace(element, figures.element, advice, below);
+    if (!hasMap) return;
+    aside.append(attention);
+    if (!hasStarted) map.start();
+    hasStarted = true;
   };
   return { title: 'Overview', element, start: () => feed.cluster.follow(end, show) };
 }

@@ -94,6 +94,18 @@ async fn tab_reaches_the_content_and_the_field_reaches_everything() -> Result<()
     tab.until("document.querySelector('.cell-prefix').innerText !== '10.244.0.7'")
         .await;
 
+    // A name that nothing has leads nowhere, and the field says so.
+    let before = tab.evaluate("location.hash").await?;
+    tab.press("/").await?;
+    tab.type_text("nope").await?;
+    tab.press("Enter").await?;
+    tab.until(
+        "document.querySelector('[name=to]').validationMessage
+            === 'No node and no pod is called nope.'",
+    )
+    .await;
+    assert_eq!(tab.evaluate("location.hash").await?, before);
+
     // Columns are buttons.
     tab.open(&site.view("#/nodes")?).await?;
     tab.until_text("tbody tr:first-child", "node-0").await;

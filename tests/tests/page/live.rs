@@ -203,6 +203,13 @@ async fn blocks_of_ipv6_have_numbers_and_their_addresses_are_found() -> Result<(
     tab.press("Enter").await?;
     tab.until_text(".cell-prefix", &ip).await;
     tab.until_text("tr[aria-current]", &ip).await;
+    // A pod is found by its name alone, too.
+    let name = found[0].metadata.name.clone().unwrap_or_default();
+    tab.press("/").await?;
+    tab.type_text(&name).await?;
+    tab.press("Enter").await?;
+    tab.until_text("h1", &format!("Pod default/{name}")).await;
+    tab.until_text(".facts", &ip).await;
     assert_content(&tab, &[])?;
     site.finish().await
 }

@@ -24,6 +24,8 @@ pub(crate) const DUPLICATES: &str = "their pods get the addresses of others";
 /// A part of the findings while addresses are duplicate.
 const FOUND: &str = "is assigned to 2 pods";
 const NOTHING: &str = "Nothing is wrong";
+/// The field for a bearer token.
+const FIELD: &str = "document.querySelector('#token')";
 const SMALL: Screen = Screen {
     width: 360,
     height: 740,
@@ -104,6 +106,11 @@ async fn duplicates_appear_and_the_repair_removes_them() -> Result<()> {
     let listener = PageListener::start(replay)?;
     let browser = Browser::start(&chromium).await?;
     let tab = browser.tab().await?;
+    // Without the token there is nothing to type it in; the address that has it is taken by the
+    // document that is open.
+    tab.open(&listener.view("#/")).await?;
+    tab.until_text("main", "podplane replay DIR --ui").await;
+    assert_eq!(tab.evaluate(FIELD).await?, Value::Null);
     tab.open(&listener.login("#/findings")).await?;
 
     // It opens at the beginning, and the address says so.
@@ -205,7 +212,41 @@ async fn duplicates_appear_and_the_repair_removes_them() -> Result<()> {
     let shared = "[...document.querySelectorAll('.mark')].some((mark) =>
         mark.ariaLabel.includes(' steps, ') && mark.title.split('\\n').length > 2)";
     tab.until(shared).await;
-    assert_content(&tab, &[])?;
+
+    // Findings that the beginning does not have appear beside the map, each time.
+    tab.open(&listener.view("#/?at=0")).await?;
+    tab.until_text(".hint", "no nodes at this moment").await;
+    let go = |at: f64| {
+        format!(
+            "(() => {{
+                const range = document.querySelector('#moment');
+                range.value = {at};
+                range.dispatchEvent(new Event('input'));
+            }})()"
+        )
+    };
+    for _ in 0..2 {
+        tab.evaluate(&go(step.to)).await?;
+        tab.until("document.querySelector('aside .finding') !== null")
+            .await;
+        tab.evaluate(&go(0.0)).await?;
+        tab.until_text(".hint", "no nodes at this moment").await;
+    }
+
+    // The address that was used opens the page as long as there is a session.
+    let hash = "location.hash.split('?')[0]";
+    tab.open(&listener.login("#/findings")).await?;
+    tab.until_text("h1", "Findings").await;
+    assert_eq!(tab.evaluate(hash).await?, "#/findings");
+    tab.evaluate("[...document.querySelectorAll('#user button')].at(-1).click()")
+        .await?;
+    tab.until_text("h1", "Log in").await;
+    tab.open(&listener.login("#/nodes")).await?;
+    tab.until_text(".error", "this address was used already")
+        .await;
+    assert_eq!(tab.evaluate(hash).await?, "#/nodes");
+    assert_eq!(tab.evaluate(FIELD).await?, Value::Null);
+    assert_content(&tab, &["/ui/session"])?;
     browser.close().await
 }
 
