@@ -419,7 +419,7 @@ fn a_bound_pod_waits_until_it_has_an_address() {
         .collect();
     assert_eq!(
         found,
-        ["node a has 253 addresses for 2 pods; 1 of them waits for one"]
+        ["node a has 253 addresses for 2 pods; 1 of them waits for an address"]
     );
 
     let changes: [&dyn Fn(&mut serde_json::Value); 4] = [
