@@ -16,8 +16,8 @@ use rustix::{
 };
 use tempfile::TempDir;
 
-/// Answers `bench` with figures, where `SHOWN` names a file once that is there, and writes down what
-/// the page's program gets.
+/// Answers `bench` with figures, where `SHOWN` names a file once that is there, and writes down
+/// what the page's program gets.
 const CARGO: &str = r#"#!/bin/sh
 case "$1" in
 bench)

@@ -72,8 +72,8 @@ pub(super) fn read(
     Ok(collector.finish(flags))
 }
 
-/// Reads the cluster of the flags, of any kind. Flags that were not given are set to what the server
-/// says, where it is podplane's own.
+/// Reads the cluster of the flags, of any kind. Flags that were not given are set to what the
+/// server says, where it is podplane's own.
 pub(crate) fn from_any_cluster(
     cluster: &AnyClusterFlags,
     flags: &mut ControllerFlags,
