@@ -267,9 +267,7 @@ impl SummaryContext {
         let nothing = || ApiError::new(Reason::NotFound, why);
         judged.err().unwrap_or_else(nothing).into()
     }
-}
 
-impl SummaryContext {
     /// Returns true if the client is nobody known, and rules decide.
     fn needs_login(&self, parts: &Parts) -> bool {
         let identity = RequestContext::of(&parts.extensions).identity;

@@ -10,19 +10,24 @@ use serde_json::Value;
 use crate::{
     expected::ControllerFlags,
     input::{self, InputError},
-    item::{Annotations, ItemMetadata, ItemSpec, ItemStatus, LenientValue, RawObject, Text},
+    item::{Annotations, ItemStatus, LenientValue, RawObject, Text},
     network::{BlockPlace, Evidence, Marker, Markers, NetworkKind},
     records::{Records, System},
     unread::UnreadResource,
 };
 
 mod node;
+mod pod;
 mod service;
 
-use self::node::{blocks, sorted};
 pub use self::{
     node::{DumpedNode, NodeItem},
+    pod::lacks_addresses,
     service::{DumpedService, ServiceRange},
+};
+use self::{
+    node::{blocks, sorted},
+    pod::ReadPod,
 };
 
 /// The part of the input that is kept.
@@ -119,20 +124,6 @@ struct UntypedItem {
     node: DumpedNode,
     pod: ReadPod,
     service: DumpedService,
-}
-
-#[derive(Debug)]
-struct ReadPod {
-    pod: invariants::Pod,
-    is_starved: bool,
-    odd: Vec<String>,
-}
-
-/// Returns true for the message of a scheduler that found no node with a free address.
-#[must_use]
-pub fn lacks_addresses(message: &str) -> bool {
-    // Of podplane's scheduler, or of Kubernetes' about a resource.
-    message.contains("Insufficient pod IPs") || message.contains("Insufficient podplane.io/pod-ips")
 }
 
 /// Reads inputs, one after the other, into a [`Dump`].
@@ -347,7 +338,7 @@ impl Dump {
             }
             "Pod" => {
                 self.is_dump = true;
-                let pod = pod(item);
+                let pod = ReadPod::of(item);
                 self.read_pod(item, &pod.pod);
                 self.push_pod(pod);
             }
@@ -358,7 +349,7 @@ impl Dump {
                 let node = self.node(item, whole);
                 self.pending.push(UntypedItem {
                     node,
-                    pod: pod(item),
+                    pod: ReadPod::of(item),
                     service: DumpedService::of(item),
                 });
             }
@@ -684,76 +675,6 @@ fn internal_addresses(status: &ItemStatus<'_>) -> Vec<IpAddr> {
     internal
         .filter_map(|LenientValue(one)| one.address.as_str().parse().ok())
         .collect()
-}
-
-fn pod(item: &RawObject<'_>) -> ReadPod {
-    let RawObject {
-        metadata:
-            LenientValue(ItemMetadata {
-                name,
-                namespace,
-                deletion_timestamp,
-                ..
-            }),
-        spec:
-            LenientValue(ItemSpec {
-                node_name,
-                host_network,
-                ..
-            }),
-        status:
-            LenientValue(ItemStatus {
-                phase,
-                pod_ip,
-                pod_ips,
-                conditions,
-                ..
-            }),
-        ..
-    } = item;
-    let listed = pod_ips.0.iter().map(|LenientValue(ip)| &ip.ip);
-    let texts = listed
-        .chain([pod_ip])
-        .map(|text| text.as_str())
-        .filter(|text| !text.is_empty());
-    let (mut ips, mut odd) = (Vec::new(), Vec::new());
-    for text in texts {
-        match text.parse::<IpAddr>() {
-            Ok(ip) if ips.contains(&ip) => {}
-            Ok(ip) => ips.push(ip),
-            Err(_) => odd.push(text.to_owned()),
-        }
-    }
-    odd.dedup();
-    let finished = matches!(phase.as_str(), "Failed" | "Succeeded");
-    let is_starved = !node_name.is_set()
-        && !finished
-        && conditions.0.iter().any(|LenientValue(condition)| {
-            condition.kind.as_str() == "PodScheduled"
-                && condition.status.as_str() == "False"
-                && lacks_addresses(condition.message.as_str())
-        });
-    let pod = invariants::Pod {
-        namespace: namespace.as_str().into(),
-        name: name.as_str().into(),
-        uid: String::new(),
-        node: node_name.is_set().then(|| node_name.as_str().into()),
-        host_network: host_network.as_str() == "true",
-        // A foreign kubelet may not report the end of the sandbox; older ones do not.
-        released: finished,
-        deleting: deletion_timestamp.is_set(),
-        ips,
-    };
-    let odd = if pod.uses_pod_network() {
-        odd
-    } else {
-        Vec::new()
-    };
-    ReadPod {
-        pod,
-        is_starved,
-        odd,
-    }
 }
 
 #[cfg(test)]

@@ -250,13 +250,12 @@ impl Plan {
         let legend_top = bottom + 2.0 * LINE;
         let rows = AddressState::COUNT.div_ceil(LEGEND_COLUMNS);
         let notes_top = legend_top + LINE * (offset(rows) + 1.0);
-        let notes = words::notes(scene, MOST_NOTES).len();
+        let notes = words::notes(scene, MOST_NOTES);
         let columns = scene.beside().iter().map(|view| {
             let texts = text_width(&words::network(view), TEXT_CHARACTER);
             right + texts.max(BESIDE_WIDTH) + MARGIN
         });
-        let lines = words::notes(scene, MOST_NOTES);
-        let lines = lines.iter().map(String::as_str);
+        let lines = notes.iter().map(String::as_str);
         let scale = words::scale(main_view);
         let lines = lines.chain([scale.as_str()]).map(|line| {
             let width = text_width(line, TEXT_CHARACTER);
@@ -272,7 +271,7 @@ impl Plan {
             notes_top,
             // The legend needs a minimum.
             width: widths.fold(960.0, f64::max).ceil(),
-            height: notes_top + LINE * offset(notes),
+            height: notes_top + LINE * offset(notes.len()),
         }
     }
 }
@@ -363,8 +362,7 @@ impl Canvas {
             let title = title.join("\n");
             let shape = place.mark(rect);
             self.push(format_args!(
-                "<g class=\"m {class}\"><{shape} class=\"halo\"/><{shape}><title>{title}</title></{element}></g>\n",
-                element = shape.split(' ').next().unwrap_or_default(),
+                "<g class=\"m {class}\"><title>{title}</title><{shape} class=\"halo\"/><{shape}/></g>\n",
             ));
         }
     }

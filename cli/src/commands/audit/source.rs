@@ -230,7 +230,7 @@ async fn from_server(
         collector.add(&pod.to_json()?);
     }
     let listed = client.blocks().list().await?;
-    let mut ranges = stated(&client, listed.cluster_cidrs).await?;
+    let mut ranges = stated(&client, &listed.cluster_cidrs).await?;
     ranges.blocks = of_nodes;
     ranges.add_records(listed.blocks.iter().filter_map(node_block), collector);
     Ok(ranges)
@@ -251,22 +251,18 @@ async fn over_rest(
         }
         Err(error) => return Err(error.into()),
     };
-    let mut ranges = stated(&client, listing.cluster_cidrs).await?;
+    let mut ranges = stated(&client, &listing.cluster_cidrs).await?;
     let is_of_node =
         |block: &&ListedBlock| matches!(block.state, BlockState::Assigned | BlockState::Foreign);
     let of_nodes = listing.blocks.iter().filter(is_of_node);
     ranges.blocks = of_nodes.map(|block| block.cidr).collect();
-    let records = listing
-        .blocks
-        .iter()
-        .filter_map(|block| NodeBlock::new(block.cidr, block.state, block.node.as_deref()).ok());
-    ranges.add_records(records, collector);
+    ranges.add_records(listing.records(), collector);
     Ok(ranges)
 }
 
 /// The ranges of pods: those of the server's flag, and those of ClusterCIDRs. Who may not list all
 /// ranges knows none for certain.
-async fn stated(client: &Client, of_flag: Vec<IpNet>) -> anyhow::Result<ServerRanges> {
+async fn stated(client: &Client, of_flag: &[IpNet]) -> anyhow::Result<ServerRanges> {
     let all = podplane_client::ListParams::default();
     let mut ranges = ServerRanges::default();
     match client.all::<ClusterCIDR>().list(&all).await {
@@ -274,7 +270,7 @@ async fn stated(client: &Client, of_flag: Vec<IpNet>) -> anyhow::Result<ServerRa
             let sets = sets.items.iter().filter_map(|set| set.spec.as_ref());
             let sets = sets.flat_map(|spec| spec.ipv4.iter().chain(&spec.ipv6));
             let sets = sets.filter_map(|range| parse_cidr(range).ok());
-            ranges.pods = of_flag.into_iter().chain(sets).collect();
+            ranges.pods = of_flag.iter().copied().chain(sets).collect();
         }
         Err(error) if error.reason == Reason::Forbidden => {}
         Err(error) => return Err(error.into()),
