@@ -108,7 +108,7 @@ impl EtcdStore {
         };
         let (answer, is_marked) = self.send(request, marked.mark.is_some()).await;
         match answer {
-            Ok(response) if response.succeeded => Attempt::Done(Ok(self.applied(txn, response))),
+            Ok(response) if response.succeeded => Attempt::Done(self.applied(txn, response).await),
             Ok(_) => self.refused(txn).await,
             Err(EtcdError::NotConnected { message }) => Attempt::NotSent(message),
             Err(EtcdError::NoAnswer { message }) if is_marked => Attempt::Lost(message),
@@ -161,23 +161,24 @@ impl EtcdStore {
         Ok(request)
     }
 
-    fn applied(&self, txn: &Txn, response: TxnResponse) -> CommitResult {
+    async fn applied(&self, txn: &Txn, response: TxnResponse) -> Result<CommitResult, StoreError> {
         let revision = response.header.map_or(0, |header| header.revision);
-        let revision = self.numbers.ours(revision);
+        let mut revision = self.numbers.ours(revision);
         let mut previous = mirror::previous(&self.keys, self.numbers, response.responses);
         // Without that of the mark.
         previous.truncate(txn.writes.len());
         let mut effects = txn.writes.iter().zip(&previous);
         let changed = effects
             .any(|(write, previous)| matches!(write, Write::Put { .. }) || previous.is_some());
-        CommitResult {
-            // One that changed nothing has no revision of its own.
-            revision: match changed {
-                true => revision,
-                false => self.mirror.current(),
-            },
-            previous,
+        if !changed {
+            // It has no revision of its own: that of the last commit before it, which the mirror
+            // may not have yet.
+            self.freshness
+                .reached(&self.mirror, &self.client, &self.keys, revision)
+                .await?;
+            revision = self.mirror.current();
         }
+        Ok(CommitResult { revision, previous })
     }
 
     /// Finds out which guard did not hold.
@@ -298,6 +299,8 @@ fn pauses() -> impl Iterator<Item = Duration> {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use clap::Parser as _;
     use podplane_etcd::EtcdFlags;
     use podplane_test_etcd::Etcd;
@@ -351,6 +354,30 @@ mod tests {
         let put = store.fence.put();
         assert!(store.client.txn(put).await.unwrap().succeeded);
         store.commit(Txn::new().put(key, "b")).await.unwrap();
+    }
+
+    /// The answer comes before the event of a commit that etcd applied earlier.
+    #[tokio::test]
+    async fn a_commit_without_changes_has_a_revision_as_new_as_its_answer() {
+        let Some((_etcd, mut store)) = opened().await else {
+            return;
+        };
+        store._follower.shutdown().await;
+        let put = Txn::new().put(Key::try_from("/pods/a").unwrap(), "a");
+        let request = store.request(MarkedTxn::new(&put), 0).unwrap();
+        let answer = store.client.txn(request).await.unwrap();
+        let newest = store.numbers.ours(answer.header.clone().unwrap().revision);
+        assert!(store.mirror.current() < newest);
+
+        let nothing = Txn::new();
+        let (client, keys) = (store.client.clone(), Arc::clone(&store.keys));
+        let events = async {
+            store
+                .mirror
+                .follow(client, keys, store.numbers, &store.freshness)
+        };
+        let (result, _follower) = tokio::join!(store.applied(&nothing, answer), events);
+        assert_eq!(result.unwrap().revision, newest);
     }
 
     /// Two delete what is there, and the answers to both are lost.
