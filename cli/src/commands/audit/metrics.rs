@@ -86,16 +86,19 @@ fn integer(number: impl TryInto<i64>) -> i64 {
     number.try_into().unwrap_or(i64::MAX)
 }
 
+/// Checks that the file can be replaced, before the work that its numbers are from.
+pub(super) fn check(path: &Path) -> anyhow::Result<()> {
+    let tried = tempfile::tempfile_in(page::directory(path));
+    tried.map_err(|error| page::not_writable(path, &error))?;
+    Ok(())
+}
+
 /// Replaces the file in one step, so that its reader never sees a half of it.
 pub(super) fn write(path: &Path, text: &str) -> anyhow::Result<()> {
-    let dir = match path.parent() {
-        Some(dir) if !dir.as_os_str().is_empty() => dir,
-        _ => Path::new("."),
-    };
     let write = || {
         let mut file = tempfile::Builder::new()
             .permissions(Permissions::from_mode(MODE))
-            .tempfile_in(dir)?;
+            .tempfile_in(page::directory(path))?;
         file.write_all(text.as_bytes())?;
         file.persist(path)?;
         Ok::<_, std::io::Error>(())

@@ -10,7 +10,7 @@ use axum::{
 };
 use http::{HeaderMap, HeaderName, Method, StatusCode, Uri, Version, header};
 use http_body_util::{BodyExt as _, Limited};
-use podplane_client::Channel;
+use podplane_client::{ApiError, Channel, Reason};
 use serde_json::Value;
 use tower::{Service as _, ServiceExt as _};
 
@@ -89,7 +89,9 @@ impl Upstream {
             .method(Method::GET)
             .uri(podplane_ui::SESSION_PATH)
             .body(Body::empty())?;
-        let answer = self.send(request).await?;
+        let answer = self.send(request).await;
+        let answer = answer
+            .map_err(|error| ApiError::new(Reason::ServiceUnavailable, format!("{error:#}")))?;
         match (answer.status(), self) {
             (StatusCode::OK, _) => {
                 let session = document(answer).await.ok();
