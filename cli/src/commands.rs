@@ -89,11 +89,14 @@ struct BatchOutcome {
 }
 
 impl BatchOutcome {
-    /// Unwraps a result. An error is printed and remembered, and does not end the other work.
+    /// Unwraps a result. An error is printed and remembered, and does not end the other work, unless
+    /// the server does not answer.
     fn note<T>(&mut self, result: anyhow::Result<T>) -> anyhow::Result<Option<T>> {
         match result {
             Ok(value) => Ok(Some(value)),
             Err(error) if error.is::<report::OutputClosed>() => Err(error),
+            // It would not answer the other requests.
+            Err(error) if report::is_unanswered(&error) => Err(error),
             Err(error) => {
                 report::print(&error);
                 self.failed = true;

@@ -10,6 +10,7 @@ use anstyle::{AnsiColor, Style};
 use podplane_api::printable;
 use podplane_client::{ApiError, Reason, ServerError, endpoint::EndpointError, is_unserved_kind};
 use podplane_cluster::limits;
+use podplane_tui::TerminalError;
 
 const ERROR: Style = AnsiColor::Red.on_default().bold();
 
@@ -55,8 +56,13 @@ impl NoAnswer {
     }
 }
 
+/// The error of a call over a connection that failed.
+pub(crate) fn unanswered(error: &anyhow::Error) -> ApiError {
+    ApiError::new(Reason::ServiceUnavailable, error.root_cause().to_string())
+}
+
 /// Returns true if a server did not answer. One that does not know a kind did.
-fn is_unanswered(error: &anyhow::Error) -> bool {
+pub(crate) fn is_unanswered(error: &anyhow::Error) -> bool {
     let error = error.downcast_ref::<ApiError>();
     error.is_some_and(|error| error.is_unavailable() && !is_unserved_kind(error))
 }
@@ -102,6 +108,8 @@ pub(crate) fn failure(error: &anyhow::Error) -> ExitCode {
 fn exit_code(error: &anyhow::Error) -> u8 {
     let is_invalid = error.is::<UsageError>() || error.is::<UnusableInput>();
     let names_no_server = error.is::<ServerError>() || error.is::<EndpointError>();
+    let has_no_terminal = matches!(error.downcast_ref(), Some(TerminalError::NotATerminal(_)));
+    let is_invalid = is_invalid || has_no_terminal;
     match is_invalid || names_no_server || error.is::<NoAnswer>() || is_unanswered(error) {
         true => UNUSABLE,
         false => 1,

@@ -108,16 +108,18 @@ fn a_kubeconfig_that_cannot_be_used_is_named_once() -> Result<()> {
             "--in-cluster",
             "error: --in-cluster: failed to use the ServiceAccount of this pod\n",
         ),
-        (
-            "--kubeconfig FILES/silent",
-            "error: the server at http://127.0.0.1:1 does not answer\n  caused by: ",
-        ),
     ] {
         place.refuses(2, words, each(&ANY_CLUSTER, flags));
     }
-    let service = "scheduler --kubeconfig FILES/nowhere --listen 127.0.0.1:0";
-    let words = "error: failed to use the kubeconfig FILES/nowhere\n";
-    place.refuses(2, words, [service.to_owned()]);
+    let flags = "--kubeconfig FILES/silent";
+    let words = "error: the server at http://127.0.0.1:1 does not answer\n  caused by: client error (Connect): tcp connect error: Connection refused (os error 111)\n";
+    // `top` shows it.
+    let readers = ANY_CLUSTER.iter().filter(|line| **line != "top");
+    place.refuses(2, words, readers.map(|line| format!("{line} {flags}")));
+    let words = "error: standard input is not a terminal";
+    let full_screen = ["top".to_owned(), "map --interactive".to_owned()];
+    let full_screen = full_screen.map(|line| format!("{line} {flags}"));
+    place.refuses(2, words, full_screen);
     Ok(())
 }
 
@@ -127,7 +129,7 @@ fn a_server_that_does_not_answer_is_named() -> Result<()> {
     let lines = [
         "get pods",
         "describe node a",
-        "logs pod a",
+        "logs a",
         "delete pod a",
         "run a",
         "apply -f FILES/pod.yaml",
@@ -172,16 +174,16 @@ fn files_that_cannot_be_read_or_written_are_named() -> Result<()> {
         "replay FILES/nowhere",
         "apply -f FILES/nowhere",
         "create -f FILES/nowhere",
-        "delete -f FILES/nowhere",
         "store restore FILES/nowhere",
     ];
     place.refuses(2, words, each(&readers, ""));
-    let scenario = "FILES/nowhere: No such file or directory (os error 2)";
+    // In the form of compilers.
+    let scenario = "FILES/nowhere: failed to read: No such file or directory (os error 2)";
     place.refuses(2, scenario, ["test FILES/nowhere".to_owned()]);
 
     fs::write(
         place.files.path().join("empty.yaml"),
-        "{cluster: {nodes: 1}, steps: []}",
+        "{cluster: {nodes: 1}, steps: [{expect: [{count: pods, equals: 0}]}]}",
     )?;
     let words = "error: failed to write FILES/no/where: No such file or directory (os error 2)\n";
     let writers = [

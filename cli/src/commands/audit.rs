@@ -200,7 +200,7 @@ pub(crate) fn run(mut args: AuditArgs, global: &GlobalOptions) -> anyhow::Result
     }
     output::page::check(&args.html)?;
     if let Some(file) = &args.metrics_file {
-        metrics::check(file)?;
+        output::page::check_replaceable(file)?;
     }
     let keep = match args.repair.is_some() || args.html.is_some() {
         true => DumpScope::Nodes,

@@ -4,7 +4,7 @@ mod page;
 pub(crate) mod timeline;
 
 use std::{
-    fs::Metadata,
+    fs::{self, Metadata},
     io::IsTerminal as _,
     path::{Path, PathBuf},
     process::ExitCode,
@@ -144,6 +144,8 @@ pub(crate) fn run(args: ReplayArgs) -> anyhow::Result<ExitCode> {
 
 /// Reads a recording, with its progress.
 pub(super) fn read(path: &Path, lines: PlainLines) -> anyhow::Result<Recording> {
+    let there = fs::metadata(path).with_context(|| format!("failed to read {}", path.display()));
+    there.map_err(UnusableInput)?;
     let progress = Progress::with_lines("reading", lines);
     let recording = replay::read_through(path, |file| {
         let metadata = file.metadata().ok().filter(Metadata::is_file);

@@ -262,10 +262,11 @@ fn backup(
     global: &GlobalOptions,
     etcd: Option<&EtcdFlags>,
 ) -> anyhow::Result<ExitCode> {
+    page::check_replaceable(file)?;
     let parent = page::directory(file);
     // Renamed into place when it is complete.
     let mut written = NamedTempFile::with_prefix_in(".podplane-backup-", parent)
-        .map_err(|error| page::not_writable(file, &error))?;
+        .with_context(|| format!("failed to make a file in {}", parent.display()))?;
     let progress = progress("opening the store");
     let from = block_on(async {
         if let Some(etcd) = etcd {

@@ -36,6 +36,13 @@ pub(crate) fn directory(file: &Path) -> &Path {
     dir.unwrap_or(Path::new("."))
 }
 
+/// Checks that a file can be replaced in one step, before the work that it is about.
+pub(crate) fn check_replaceable(file: &Path) -> anyhow::Result<()> {
+    let tried = tempfile::tempfile_in(directory(file));
+    tried.map_err(|error| not_writable(file, &error))?;
+    Ok(())
+}
+
 /// The error of a command line that names a file which cannot be written.
 pub(crate) fn not_writable(file: &Path, error: &io::Error) -> UsageError {
     UsageError(format!("failed to write {}: {error}", file.display()))

@@ -86,13 +86,6 @@ fn integer(number: impl TryInto<i64>) -> i64 {
     number.try_into().unwrap_or(i64::MAX)
 }
 
-/// Checks that the file can be replaced, before the work that its numbers are from.
-pub(super) fn check(path: &Path) -> anyhow::Result<()> {
-    let tried = tempfile::tempfile_in(page::directory(path));
-    tried.map_err(|error| page::not_writable(path, &error))?;
-    Ok(())
-}
-
 /// Replaces the file in one step, so that its reader never sees a half of it.
 pub(super) fn write(path: &Path, text: &str) -> anyhow::Result<()> {
     let write = || {
