@@ -164,3 +164,43 @@ pub(crate) const fn list(group: &'static str, resource: &'static str) -> Permiss
 pub(crate) const fn follow(group: &'static str, resource: &'static str) -> Permission {
     Permission::on(group, resource, &["list", "watch"])
 }
+
+#[cfg(test)]
+mod tests {
+    use podplane_progress::PlainLines;
+
+    use super::*;
+
+    #[test]
+    fn a_refused_list_is_left_out_and_other_errors_are_kept() {
+        let progress = Progress::with_lines("", PlainLines::Never);
+        let listed = |reason| {
+            let refused = Err::<(), _>(ApiError::new(reason, "no"));
+            if_permitted("node blocks", refused, &progress)
+        };
+        assert_eq!(listed(Reason::Forbidden).unwrap(), None);
+        let failed = listed(Reason::ServiceUnavailable).unwrap_err();
+        assert!(failed.is_unavailable());
+        assert_eq!(if_permitted("", Ok(1), &progress).unwrap(), Some(1));
+    }
+
+    #[tokio::test]
+    async fn a_server_that_does_not_answer_is_named_once() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("kubeconfig");
+        let text = "{current-context: a, contexts: [{name: a, context: {cluster: a}}], clusters: [{name: a, cluster: {server: 'http://127.0.0.1:1'}}]}";
+        std::fs::write(&file, text).unwrap();
+        let flags = AnyClusterFlags {
+            kubeconfig: Some(Some(file)),
+            ..AnyClusterFlags::default()
+        };
+        let error = ApiError::new(Reason::ServiceUnavailable, "gone").into();
+        let once = flags.locate(error).await;
+        let said = "the server at http://127.0.0.1:1 does not answer";
+        assert_eq!(once.to_string(), said);
+        let twice = flags.locate(once).await;
+        assert_eq!(twice.chain().count(), 2);
+        let other = flags.locate(anyhow::anyhow!("another error")).await;
+        assert_eq!(other.to_string(), "another error");
+    }
+}

@@ -259,8 +259,6 @@ fn dispatch(command: Command, global: &GlobalOptions) -> anyhow::Result<ExitCode
 
 #[cfg(test)]
 mod tests {
-    use clap::CommandFactory as _;
-
     use super::*;
 
     #[test]

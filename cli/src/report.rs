@@ -244,6 +244,16 @@ mod tests {
     }
 
     #[test]
+    fn the_mark_of_unusable_input_is_not_printed() {
+        let error = anyhow::anyhow!("disk on fire").context("failed to read x.yaml");
+        let error = anyhow::Error::from(UnusableInput(error)).context("failed to plan");
+        assert_eq!(
+            plain(&UnusableInput(error).into()),
+            "error: failed to plan\n  caused by: failed to read x.yaml\n  caused by: disk on fire"
+        );
+    }
+
+    #[test]
     fn escapes_control_characters_of_errors() {
         let error = ApiError::new(Reason::BadRequest, "a \u{1b}[31mb\u{202e}\nc").into();
         let shown = ErrorReport(&error).to_string();
@@ -264,6 +274,15 @@ mod tests {
         assert_eq!(
             code(anyhow::anyhow!("x")),
             format!("{:?}", ExitCode::from(1))
+        );
+        let refused = |reason| code(ApiError::new(reason, "x").into());
+        assert_eq!(
+            refused(Reason::NotFound),
+            format!("{:?}", ExitCode::from(1))
+        );
+        assert_eq!(
+            refused(Reason::ServiceUnavailable),
+            format!("{:?}", ExitCode::from(2))
         );
         assert_eq!(
             code(UnusableInput(anyhow::anyhow!("x")).into()),

@@ -555,8 +555,9 @@ steps:
 ";
     let place = ScenarioDir::new(&[("chance.yaml", text)]);
     let chosen = |seed: &str| {
-        let said = place.run(&["chance.yaml", "--seed", seed]).ok();
-        let steps = said.lines().filter(|line| line.contains("/3 "));
+        let done = place.run(&["chance.yaml", "--seed", seed]);
+        assert_eq!(done.code, Some(0), "{done:?}");
+        let steps = done.stderr.lines().filter(|line| line.contains("/3 "));
         let choices =
             steps.filter_map(|line| Some(line.rsplit_once('(')?.1.split_once(')')?.0.to_owned()));
         choices.collect::<Vec<_>>()

@@ -245,7 +245,8 @@ mod tests {
     fn reads_nodes_and_pods_of_a_dump() {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("dump.json");
-        let from_dump = |file: &Path| source::from_dump(file, &PodIpResource::default());
+        let from_dump =
+            |file: &Path| source::from_dump(file, &PodIpResource::default(), PlainLines::Never);
         let node = json!({"kind": "Node", "metadata": {"name": "n"}, "status": {"images": [{"names": ["x"]}]}});
         let pod = json!({"kind": "Pod", "metadata": {"name": "a", "namespace": "default"},
             "spec": {"nodeName": "n", "containers": [{"name": "c", "env": [{"name": "E"}]}]}});

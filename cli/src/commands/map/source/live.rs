@@ -48,7 +48,8 @@ pub(super) async fn of_any_cluster(
 ) -> anyhow::Result<SpaceParts> {
     let progress = Progress::with_lines("reading", PlainLines::IfSlow);
     let collector = from_cluster(flags, DumpScope::Fields, &progress).await?;
-    let mut parts = dump::of_collector(collector, ranges)?;
+    // It prints notes.
+    let mut parts = progress.suspend(|| dump::of_collector(collector, ranges))?;
     let (client, _) = flags.client().await?;
     let mut cluster = Cluster::unaudited(PodIpResource::default());
     // Nodes and pods were read, so a server without an answer has no such kind: over REST the
