@@ -102,7 +102,7 @@ fn a_kubeconfig_that_cannot_be_used_is_named_once() -> Result<()> {
         ),
         (
             "--kubeconfig FILES/silent --context other",
-            "error: invalid --context `other`: the kubeconfig FILES/silent has one\n",
+            "error: invalid --context `other`: the kubeconfig FILES/silent has only `one`\n",
         ),
         (
             "--in-cluster",

@@ -228,7 +228,8 @@ pub async fn of_kubeconfig(
 fn contexts(known: &[String]) -> String {
     match known {
         [] => "has no contexts".to_owned(),
-        known => format!("has {}", known.join(", ")),
+        [only] => format!("has only `{only}`"),
+        known => format!("has the contexts {}", known.join(", ")),
     }
 }
 
