@@ -3,12 +3,12 @@
 
 use std::path::PathBuf;
 
-use anyhow::Context as _;
-use kube::{
-    Config,
-    config::{KubeConfigOptions, Kubeconfig},
-};
-use podplane_client::{ApiError, Client, Permission, Reason};
+use kube::Config;
+use podplane_client::{ApiError, Client, Permission, Reason, ServerError, of_kubeconfig, refused};
+use podplane_progress::Progress;
+use podplane_summary::BlockListing;
+
+use crate::report::NoAnswer;
 
 /// The group of the flags that name a cluster, for conflicts with other sources.
 pub(crate) const ANY_CLUSTER: &str = "any_cluster";
@@ -40,36 +40,63 @@ impl AnyClusterFlags {
     /// The address and the credentials of the cluster.
     pub(crate) async fn config(&self) -> anyhow::Result<Config> {
         if self.in_cluster {
-            return Config::incluster()
-                .context("--in-cluster: failed to use the ServiceAccount of this pod");
+            let config = Config::incluster();
+            return Ok(config.map_err(|error| ServerError::InCluster(Box::new(error)))?);
         }
-        let options = KubeConfigOptions {
-            context: self.context.clone(),
-            ..KubeConfigOptions::default()
-        };
-        let Some(Some(file)) = &self.kubeconfig else {
-            return Config::from_kubeconfig(&options)
-                .await
-                .context("failed to read the kubeconfig that KUBECONFIG names, or ~/.kube/config");
-        };
-        let name_it = || format!("failed to read the kubeconfig {}", file.display());
-        let kubeconfig = Kubeconfig::read_from(file).with_context(name_it)?;
-        Config::from_custom_kubeconfig(kubeconfig, &options)
-            .await
-            .with_context(name_it)
+        let path = self.kubeconfig.iter().flatten().next();
+        let path = path.map(PathBuf::as_path);
+        Ok(of_kubeconfig(path, self.context.clone()).await?)
     }
 
-    /// Names the rules of `needed` that the user lacks, if the error is a refusal for want of one.
+    /// A client of the cluster, and the address of its server.
+    pub(crate) async fn client(&self) -> anyhow::Result<(Client, String)> {
+        let config = self.config().await?;
+        let server = config.cluster_url.to_string();
+        Ok((Client::over_rest(config)?, server))
+    }
+
+    /// A client of the cluster by its REST API alone, and the address of its server.
+    pub(crate) async fn kube_client(&self) -> anyhow::Result<(kube::Client, String)> {
+        let config = self.config().await?;
+        let server = config.cluster_url.clone();
+        match kube::Client::try_from(config) {
+            Ok(client) => Ok((client, server.to_string())),
+            Err(error) => Err(ServerError::Connection {
+                server,
+                source: Box::new(error),
+            }
+            .into()),
+        }
+    }
+
+    /// Adds the address of the server to the error of a call that it does not answer.
+    pub(crate) async fn locate(&self, error: anyhow::Error) -> anyhow::Error {
+        let is_refused = |error: &kube::Error| matches!(error, kube::Error::Api(_));
+        let error = match error.downcast_ref().is_some_and(|error| !is_refused(error)) {
+            // Said as for the other clients.
+            true => error
+                .downcast::<kube::Error>()
+                .map_or_else(|error| error, |error| refused(error).into()),
+            false => error,
+        };
+        match self.config().await {
+            Ok(config) => NoAnswer::locate(error, config.cluster_url, ""),
+            Err(_) => error,
+        }
+    }
+
+    /// Names the rules of `needed` that the user lacks, if the error is a refusal for want of one,
+    /// or the server, if it does not answer.
     pub(crate) async fn name_missing_rules(
         &self,
         error: anyhow::Error,
         needed: &'static [Permission],
     ) -> anyhow::Error {
         if !is_forbidden(&error) {
-            return error;
+            return self.locate(error).await;
         }
         let missing = async {
-            let client = Client::over_rest(self.config().await?)?;
+            let (client, _) = self.client().await?;
             Ok::<_, anyhow::Error>(client.missing_rules(needed).await?)
         };
         match missing.await {
@@ -80,6 +107,44 @@ impl AnyClusterFlags {
             // The refusal itself names the first one.
             Ok(_) | Err(_) => error,
         }
+    }
+}
+
+/// The blocks of nodes as podplane's own server lists them; `None` for another server, an older
+/// one, and a user who may not list them.
+///
+/// # Errors
+///
+/// Any other error of the call.
+pub(crate) async fn block_listing(
+    client: &Client,
+    progress: &Progress,
+) -> Result<Option<BlockListing>, ApiError> {
+    match client.summary("blocks").await {
+        Err(error) if error.is_not_found() => Ok(None),
+        listed => Ok(if_permitted("node blocks", listed, progress)?.flatten()),
+    }
+}
+
+/// The answer; `None` with a note for a user who may not have it.
+///
+/// # Errors
+///
+/// Any other error of the call.
+pub(crate) fn if_permitted<T>(
+    what: &str,
+    listed: Result<T, ApiError>,
+    progress: &Progress,
+) -> Result<Option<T>, ApiError> {
+    match listed {
+        Ok(found) => Ok(Some(found)),
+        Err(error) if error.reason == Reason::Forbidden => {
+            progress.done(&format!(
+                "note: the result is without {what}: you may not list them"
+            ));
+            Ok(None)
+        }
+        Err(error) => Err(error),
     }
 }
 
@@ -98,4 +163,44 @@ pub(crate) const fn list(group: &'static str, resource: &'static str) -> Permiss
 /// The permission to list and watch a resource.
 pub(crate) const fn follow(group: &'static str, resource: &'static str) -> Permission {
     Permission::on(group, resource, &["list", "watch"])
+}
+
+#[cfg(test)]
+mod tests {
+    use podplane_progress::PlainLines;
+
+    use super::*;
+
+    #[test]
+    fn a_refused_list_is_left_out_and_other_errors_are_kept() {
+        let progress = Progress::with_lines("", PlainLines::Never);
+        let listed = |reason| {
+            let refused = Err::<(), _>(ApiError::new(reason, "no"));
+            if_permitted("node blocks", refused, &progress)
+        };
+        assert_eq!(listed(Reason::Forbidden).unwrap(), None);
+        let failed = listed(Reason::ServiceUnavailable).unwrap_err();
+        assert!(failed.is_unavailable());
+        assert_eq!(if_permitted("", Ok(1), &progress).unwrap(), Some(1));
+    }
+
+    #[tokio::test]
+    async fn a_server_that_does_not_answer_is_named_once() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("kubeconfig");
+        let text = "{current-context: a, contexts: [{name: a, context: {cluster: a}}], clusters: [{name: a, cluster: {server: 'http://127.0.0.1:1'}}]}";
+        std::fs::write(&file, text).unwrap();
+        let flags = AnyClusterFlags {
+            kubeconfig: Some(Some(file)),
+            ..AnyClusterFlags::default()
+        };
+        let error = ApiError::new(Reason::ServiceUnavailable, "gone").into();
+        let once = flags.locate(error).await;
+        let said = "the server at http://127.0.0.1:1 does not answer";
+        assert_eq!(once.to_string(), said);
+        let twice = flags.locate(once).await;
+        assert_eq!(twice.chain().count(), 2);
+        let other = flags.locate(anyhow::anyhow!("another error")).await;
+        assert_eq!(other.to_string(), "another error");
+    }
 }

@@ -89,11 +89,14 @@ struct BatchOutcome {
 }
 
 impl BatchOutcome {
-    /// Unwraps a result. An error is printed and remembered, and does not end the other work.
+    /// Unwraps a result. An error is printed and remembered, and does not end the other work, unless
+    /// the server does not answer.
     fn note<T>(&mut self, result: anyhow::Result<T>) -> anyhow::Result<Option<T>> {
         match result {
             Ok(value) => Ok(Some(value)),
             Err(error) if error.is::<report::OutputClosed>() => Err(error),
+            // It would not answer the other requests.
+            Err(error) if report::is_unanswered(&error) => Err(error),
             Err(error) => {
                 report::print(&error);
                 self.failed = true;
@@ -123,7 +126,11 @@ fn parse_args<'a, A: clap::Args>(
 
 /// Parses a duration of the command line: `30s`, `1m30s`.
 fn duration(text: &str) -> Result<Duration, String> {
-    let parsed = jiff::SignedDuration::from_str(text).map_err(|error| error.to_string())?;
+    if text.parse::<f64>().is_ok() {
+        return Err(format!("`{text}` has no unit: write {text}s for seconds"));
+    }
+    let parsed = jiff::SignedDuration::from_str(text);
+    let parsed = parsed.map_err(|_| "want a duration such as 30s or 1m30s")?;
     Duration::try_from(parsed).map_err(|_| "it must not be negative".into())
 }
 
@@ -135,7 +142,9 @@ mod tests {
     fn durations_have_the_syntax_of_go() {
         assert_eq!(duration("30s"), Ok(Duration::from_secs(30)));
         assert_eq!(duration("1m30s"), Ok(Duration::from_secs(90)));
-        assert!(duration("-1s").is_err());
-        assert!(duration("soon").is_err());
+        let refused = |text| duration(text).unwrap_err();
+        assert_eq!(refused("3"), "`3` has no unit: write 3s for seconds");
+        assert_eq!(refused("-1s"), "it must not be negative");
+        assert_eq!(refused("soon"), "want a duration such as 30s or 1m30s");
     }
 }

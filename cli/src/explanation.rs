@@ -9,7 +9,7 @@ use podplane_proto::scheduler::{
     ExplainPodRequest, ExplainPodResponse, scheduler_service_client::SchedulerServiceClient,
 };
 
-use crate::global::GlobalOptions;
+use crate::{global::GlobalOptions, report::UnusableInput};
 
 /// The explanation of the scheduler that knows most of the pod: a standby knows no decision and no
 /// attempt. `named` is the address of another scheduler than those of the data directory.
@@ -26,14 +26,24 @@ pub(crate) async fn explain(
     let answers = match named {
         Some(address) => vec![ask(global.for_port(address)?, request, timeout).await],
         None => {
-            let schedulers = global.schedulers()?.into_iter();
-            join_all(schedulers.map(|address| ask(address, request, timeout))).await
+            let schedulers = global.schedulers()?;
+            if schedulers.is_empty() {
+                // Says so, if there is no cluster at all.
+                global.server()?;
+            }
+            join_all(
+                schedulers
+                    .into_iter()
+                    .map(|address| ask(address, request, timeout)),
+            )
+            .await
         }
     };
-    let mut best = Err(anyhow::anyhow!(
+    let mut best = Err(UnusableInput(anyhow::anyhow!(
         "no scheduler runs in {}: start a cluster with `podplane up`, or pass --scheduler",
         global.data_dir.display()
-    ));
+    ))
+    .into());
     // In reverse, so that the first of equals is taken, which leads more often.
     for answer in answers.into_iter().rev() {
         let rank = |answer: &ExplainPodResponse| (answer.decision.is_some(), answer.attempts);

@@ -8,12 +8,14 @@ use std::{
 };
 
 use anyhow::Context as _;
-use podplane_client::{ApiError, Client, CredentialFlags, Endpoint};
+use podplane_client::{Client, CredentialFlags, Endpoint};
 use podplane_cluster::{
     certificates::ClusterCertificates, data_dir::DataDir, launch, services, trust,
 };
 use podplane_pki::kubeconfig::AccessFiles;
 use tokio::runtime;
+
+use crate::report::{NoAnswer, UnusableInput};
 
 /// Flags of every command.
 #[derive(Debug, clap::Args)]
@@ -179,10 +181,11 @@ impl GlobalOptions {
             Ok(address) => Ok(address.trim().parse().with_context(|| {
                 format!("failed to read the server's address in {}", file.display())
             })?),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => anyhow::bail!(
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Err(UnusableInput(anyhow::anyhow!(
                 "no cluster runs in {}: start one with `podplane up`, or name another with --data-dir or --server",
                 self.data_dir.display()
-            ),
+            ))
+            .into()),
             Err(error) => Err(error).with_context(|| {
                 format!("failed to read the server's address in {}", file.display())
             }),
@@ -191,18 +194,14 @@ impl GlobalOptions {
 
     /// Adds the server's address to an error that says it did not answer.
     pub(crate) fn locate(&self, error: anyhow::Error) -> anyhow::Error {
-        let is_unreachable = error
-            .downcast_ref::<ApiError>()
-            .is_some_and(ApiError::is_unavailable);
         match self.server() {
-            Ok(server) if is_unreachable && self.server.is_some() => {
-                error.context(format!("the server at {server} does not answer"))
+            Ok(server) if self.server.is_some() => NoAnswer::locate(error, server, ""),
+            Ok(server) => {
+                let dir = self.data_dir.display();
+                let hint = format!(": `podplane up` starts the cluster in {dir} again");
+                NoAnswer::locate(error, server, &hint)
             }
-            Ok(server) if is_unreachable => error.context(format!(
-                "the server at {server} does not answer: `podplane up` starts the cluster in {} again",
-                self.data_dir.display()
-            )),
-            Ok(_) | Err(_) => error,
+            Err(_) => error,
         }
     }
 

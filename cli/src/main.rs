@@ -23,7 +23,7 @@ mod topology;
 
 use std::{path::PathBuf, process::ExitCode};
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory as _, Parser, Subcommand, error::ContextKind};
 use podplane_cluster::{limits, trust};
 use rustix::{fs::Mode, process::umask};
 
@@ -46,7 +46,7 @@ use crate::{
     version,
     propagate_version = true,
     max_term_width = 120,
-    after_help = "Examples:\n  podplane up --nodes 3 --detach\n  podplane run web --replicas 6 --wait\n  podplane get pods -o wide\n  podplane down"
+    after_help = "Examples:\n  podplane up --nodes 3 --detach\n  podplane run web --replicas 6 --wait\n  podplane get pods -o wide\n  podplane down\n\nExit codes: 0 done, nothing found; 1 failed, or something found; 2 could not begin: an invalid command line, an input that cannot be used, no server (docs/exit-codes.md)"
 )]
 struct Cli {
     #[command(flatten)]
@@ -166,7 +166,8 @@ fn main() -> ExitCode {
     }
     completion::answer();
     podplane_store::end_process_on_panic();
-    let Cli { global, command } = Cli::parse();
+    let Cli { global, command } =
+        Cli::try_parse().unwrap_or_else(|error| with_own_usage(error).exit());
     // Files in a data directory must not be writable by others, whatever the user's umask is.
     umask(umask(OTHERS_WRITE) | OTHERS_WRITE);
     if let Err(error) = limits::report_file_size() {
@@ -175,6 +176,23 @@ fn main() -> ExitCode {
     let done = GlobalOptions::try_from(global)
         .and_then(|global| dispatch(command, &global).map_err(|error| global.locate(error)));
     done.unwrap_or_else(|error| report::failure(&error))
+}
+
+/// The error with the usage of the command line alone: clap's has the flags whose values are from
+/// the environment, too, as if they were required.
+fn with_own_usage(mut error: clap::Error) -> clap::Error {
+    let own = without_environment(Cli::command()).try_get_matches();
+    let own = own.err().filter(|own| own.kind() == error.kind());
+    if let Some(usage) = own.as_ref().and_then(|own| own.get(ContextKind::Usage)) {
+        error.insert(ContextKind::Usage, usage.clone());
+    }
+    error
+}
+
+fn without_environment(command: clap::Command) -> clap::Command {
+    command
+        .mut_args(|arg| arg.env(None::<&str>))
+        .mut_subcommands(without_environment)
 }
 
 /// The name under which this program was started.
@@ -241,8 +259,6 @@ fn dispatch(command: Command, global: &GlobalOptions) -> anyhow::Result<ExitCode
 
 #[cfg(test)]
 mod tests {
-    use clap::CommandFactory as _;
-
     use super::*;
 
     #[test]

@@ -11,7 +11,10 @@ use anyhow::Context as _;
 use podplane_api::Object;
 use serde_json::Value;
 
-use crate::kind::{ResourceKind, with_kind};
+use crate::{
+    kind::{ResourceKind, with_kind},
+    report::UnusableInput,
+};
 
 /// An object described by a file.
 #[derive(Clone, Debug, PartialEq)]
@@ -77,6 +80,10 @@ impl Manifest {
 ///
 /// The first file that cannot be read; else all invalid documents, at once.
 pub(crate) fn read(paths: &[PathBuf]) -> anyhow::Result<Vec<Manifest>> {
+    read_all(paths).map_err(|error| UnusableInput(error).into())
+}
+
+fn read_all(paths: &[PathBuf]) -> anyhow::Result<Vec<Manifest>> {
     let (mut manifests, mut wrong) = (Vec::new(), Vec::new());
     for path in paths {
         for file in files(path)? {

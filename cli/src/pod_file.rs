@@ -13,12 +13,17 @@ use podplane_api::{
 use crate::{
     kind::ResourceKind,
     manifest::{self, Manifest},
+    report::UnusableInput,
 };
 
 /// Reads the only pod of the file, without defaults. The pod of a Deployment or a ReplicaSet is
 /// that of its template, with the workload's name and namespace; a ReplicaSet controls it. A pod
 /// without a namespace gets this one.
 pub(crate) fn read(file: &Path, namespace: &str) -> anyhow::Result<Pod> {
+    only_pod(file, namespace).map_err(|error| UnusableInput(error).into())
+}
+
+fn only_pod(file: &Path, namespace: &str) -> anyhow::Result<Pod> {
     let objects = manifest::read(&[file.to_owned()])?;
     let [object] = objects.as_slice() else {
         let found: Vec<_> = objects.iter().map(Manifest::display).collect();

@@ -10,16 +10,17 @@ use podplane_cluster::{
 };
 use podplane_kubelet::cri::record::{PodNetwork, SandboxRecord, SandboxState};
 
+use crate::report::UnusableInput;
+
 /// Moves the process, which must have one thread, into the mount namespace in which the network
 /// namespaces of the cluster's pods have names.
 pub(crate) fn enter_cluster(dir: &DataDir) -> anyhow::Result<()> {
-    let running = dir.running()?.with_context(|| not_running(dir))?;
     let SupervisorRecord {
         pid,
         kernel,
         reason,
         ..
-    } = running;
+    } = running(dir)?;
     anyhow::ensure!(
         kernel,
         "this cluster is in ledger mode ({reason}): its pods have addresses but no network namespace, so nothing can be sent or executed there"
@@ -27,11 +28,22 @@ pub(crate) fn enter_cluster(dir: &DataDir) -> anyhow::Result<()> {
     namespaces::join(pid)
 }
 
-pub(crate) fn not_running(dir: &DataDir) -> String {
-    format!(
-        "no cluster runs in {}: start one with `podplane up`",
-        dir.path().display()
-    )
+/// The supervisor of the cluster of a data directory.
+///
+/// # Errors
+///
+/// If none runs, as [`not_running`].
+pub(crate) fn running(dir: &DataDir) -> anyhow::Result<SupervisorRecord> {
+    dir.running()?.ok_or_else(|| not_running(dir))
+}
+
+/// The error that no cluster runs in a data directory.
+pub(crate) fn not_running(dir: &DataDir) -> anyhow::Error {
+    let dir = dir.path().display();
+    UnusableInput(anyhow::anyhow!(
+        "no cluster runs in {dir}: start one with `podplane up`, or name another with --data-dir"
+    ))
+    .into()
 }
 
 /// The path of a pod's network namespace. The calling process must have entered the cluster.

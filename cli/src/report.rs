@@ -8,20 +8,64 @@ use std::{
 
 use anstyle::{AnsiColor, Style};
 use podplane_api::printable;
-use podplane_client::{ApiError, Reason};
+use podplane_client::{ApiError, Reason, ServerError, endpoint::EndpointError, is_unserved_kind};
 use podplane_cluster::limits;
+use podplane_tui::TerminalError;
 
 const ERROR: Style = AnsiColor::Red.on_default().bold();
 
-/// The exit code of an invalid command line.
-const USAGE: u8 = 2;
+/// The exit code of a command that cannot begin: its command line is invalid, or it cannot read
+/// what it works on. Commands that check something exit with it for every failure, since 1 is
+/// their verdict. docs/exit-codes.md has the table.
+pub(crate) const UNUSABLE: u8 = 2;
+
+/// The base of exit codes for signals, as in shells: the signal's number is added.
+pub(crate) const SIGNALLED: u8 = 128;
 
 /// An invalid command line, found after parsing. Exits with 2, like clap's own errors.
 pub(crate) use podplane_cluster::settings::UsageError;
 
-/// An input that the command cannot use. Exits with 2 in commands for which 1 means a finding.
+/// A file, a kubeconfig or another input that the command cannot use. Exits with 2. Prints as the
+/// error in it.
 #[derive(Debug)]
 pub(crate) struct UnusableInput(pub(crate) anyhow::Error);
+
+/// The server does not answer. Exits with 2.
+#[derive(Debug, thiserror::Error)]
+#[error("the server at {server} does not answer{hint}")]
+pub(crate) struct NoAnswer {
+    server: String,
+    hint: String,
+}
+
+impl NoAnswer {
+    /// Adds the server's address to an error that says that it did not answer. `hint` says what to
+    /// do about it.
+    pub(crate) fn locate(
+        error: anyhow::Error,
+        server: impl fmt::Display,
+        hint: &str,
+    ) -> anyhow::Error {
+        match is_unanswered(&error) && !error.is::<Self>() {
+            true => error.context(Self {
+                server: server.to_string().trim_end_matches('/').to_owned(),
+                hint: hint.to_owned(),
+            }),
+            false => error,
+        }
+    }
+}
+
+/// The error of a call over a connection that failed.
+pub(crate) fn unanswered(error: &anyhow::Error) -> ApiError {
+    ApiError::new(Reason::ServiceUnavailable, error.root_cause().to_string())
+}
+
+/// Returns true if a server did not answer. One that does not know a kind did.
+pub(crate) fn is_unanswered(error: &anyhow::Error) -> bool {
+    let error = error.downcast_ref::<ApiError>();
+    error.is_some_and(|error| error.is_unavailable() && !is_unserved_kind(error))
+}
 
 impl fmt::Display for UnusableInput {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -35,13 +79,14 @@ impl std::error::Error for UnusableInput {
     }
 }
 
-impl UnusableInput {
-    /// The wrapped error, or the error itself.
-    fn inner(error: &anyhow::Error) -> &anyhow::Error {
-        error
-            .downcast_ref::<Self>()
-            .map_or(error, |Self(inner)| inner)
-    }
+/// The chain of an error and its causes, without the mark of [`UnusableInput`].
+fn chain(error: &anyhow::Error) -> impl Iterator<Item = &(dyn std::error::Error + 'static)> {
+    error.chain().map(|mut cause| {
+        while let Some(UnusableInput(inner)) = cause.downcast_ref() {
+            cause = inner.as_ref();
+        }
+        cause
+    })
 }
 
 /// The reader of the output is gone, as after `podplane get pods | head`. Not a failure.
@@ -51,14 +96,23 @@ pub(crate) struct OutputClosed;
 
 /// Prints the error with its causes, and returns its exit code.
 pub(crate) fn failure(error: &anyhow::Error) -> ExitCode {
-    if UnusableInput::inner(error).is::<OutputClosed>() {
+    let is_closed = chain(error).any(<dyn std::error::Error>::is::<OutputClosed>);
+    if is_closed {
         return ExitCode::SUCCESS;
     }
     print(error);
-    if error.is::<UsageError>() || error.is::<UnusableInput>() {
-        ExitCode::from(USAGE)
-    } else {
-        ExitCode::FAILURE
+    ExitCode::from(exit_code(error))
+}
+
+/// The exit code of a command that failed.
+fn exit_code(error: &anyhow::Error) -> u8 {
+    let is_invalid = error.is::<UsageError>() || error.is::<UnusableInput>();
+    let names_no_server = error.is::<ServerError>() || error.is::<EndpointError>();
+    let has_no_terminal = matches!(error.downcast_ref(), Some(TerminalError::NotATerminal(_)));
+    let is_invalid = is_invalid || has_no_terminal;
+    match is_invalid || names_no_server || error.is::<NoAnswer>() || is_unanswered(error) {
+        true => UNUSABLE,
+        false => 1,
     }
 }
 
@@ -81,7 +135,7 @@ fn hits_limit(error: &anyhow::Error) -> bool {
     let io = |error: &(dyn std::error::Error + 'static)| {
         error.downcast_ref::<io::Error>().map(io::Error::kind)
     };
-    let mut kinds = UnusableInput::inner(error).chain().filter_map(io);
+    let mut kinds = chain(error).filter_map(io);
     let limited = [
         ErrorKind::FileTooLarge,
         ErrorKind::OutOfMemory,
@@ -96,7 +150,7 @@ struct ErrorReport<'a>(&'a anyhow::Error);
 
 impl fmt::Display for ErrorReport<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mut chain = UnusableInput::inner(self.0).chain();
+        let mut chain = chain(self.0);
         let Some(first) = chain.next() else {
             return Ok(());
         };
@@ -129,6 +183,7 @@ impl fmt::Display for ErrorReport<'_> {
 fn prefix(error: &ApiError) -> String {
     match error.reason {
         Reason::Invalid => "The ".into(),
+        Reason::ServiceUnavailable if is_unserved_kind(error) => "error: ".into(),
         Reason::ServiceUnavailable => "error: the server does not answer: ".into(),
         reason => format!("Error from server ({}): ", reason.as_str()),
     }
@@ -189,6 +244,16 @@ mod tests {
     }
 
     #[test]
+    fn the_mark_of_unusable_input_is_not_printed() {
+        let error = anyhow::anyhow!("disk on fire").context("failed to read x.yaml");
+        let error = anyhow::Error::from(UnusableInput(error)).context("failed to plan");
+        assert_eq!(
+            plain(&UnusableInput(error).into()),
+            "error: failed to plan\n  caused by: failed to read x.yaml\n  caused by: disk on fire"
+        );
+    }
+
+    #[test]
     fn escapes_control_characters_of_errors() {
         let error = ApiError::new(Reason::BadRequest, "a \u{1b}[31mb\u{202e}\nc").into();
         let shown = ErrorReport(&error).to_string();
@@ -209,6 +274,15 @@ mod tests {
         assert_eq!(
             code(anyhow::anyhow!("x")),
             format!("{:?}", ExitCode::from(1))
+        );
+        let refused = |reason| code(ApiError::new(reason, "x").into());
+        assert_eq!(
+            refused(Reason::NotFound),
+            format!("{:?}", ExitCode::from(1))
+        );
+        assert_eq!(
+            refused(Reason::ServiceUnavailable),
+            format!("{:?}", ExitCode::from(2))
         );
         assert_eq!(
             code(UnusableInput(anyhow::anyhow!("x")).into()),

@@ -50,7 +50,9 @@ fn ranges_that_cannot_work_are_refused_before_anything_starts() {
         ),
         (
             "--cluster-cidr nonsense",
-            &["invalid CIDR[0]: <nil> (invalid CIDR address: nonsense)"],
+            &[
+                "invalid value 'nonsense' for '--cluster-cidr <CIDR[,CIDR]>': not a CIDR such as 10.244.0.0/16",
+            ],
         ),
         (
             "--cluster-cidr 10.0.0.0/16,10.1.0.0/16",

@@ -19,6 +19,7 @@ mod documents;
 mod duplicates;
 mod etcd;
 mod exhaustion;
+mod exit_codes;
 mod explain;
 mod faults;
 mod grpc_lines;

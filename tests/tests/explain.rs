@@ -112,14 +112,11 @@ async fn explains_pods_and_counts_the_room_until_addresses_run_out() -> Result<(
 
     // Bad input.
     let missing = cluster.podplane("explain pod nobody").failed(1);
-    assert!(
-        missing.contains("pod default/nobody does not exist"),
-        "{missing}"
-    );
+    assert!(missing.contains(r#"pods "nobody" not found"#), "{missing}");
     let empty = write("empty.json", json!({"kind": "NodeList", "items": []}));
     let none = cluster
         .run(["capacity", "-f", &pod, "--from", &empty])
-        .failed(1);
+        .failed(2);
     assert!(none.contains("there are no nodes in"), "{none}");
     let invalid = json!({"containers": [{"name": "C", "image": "i"}]});
     let invalid = write(

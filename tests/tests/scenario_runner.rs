@@ -69,6 +69,14 @@ impl ScenarioDir {
     fn assert_nothing_is_left(&self) {
         self.assert_nothing_runs();
         assert_eq!(self.left(), [] as [PathBuf; 0]);
+        // Where another user may not look, nothing is of this one.
+        let indexes = fs::read_dir("/run/podplane/host-local");
+        let names = indexes.into_iter().flatten().flatten();
+        let names = names.map(|entry| entry.file_name().to_string_lossy().into_owned());
+        let own = self.temporary.path().display().to_string();
+        let own = own.replace('/', "%2F");
+        let left: Vec<_> = names.filter(|name| name.starts_with(&own)).collect();
+        assert_eq!(left, [] as [String; 0]);
     }
 
     fn assert_report_says_interrupted(&self) -> Result<()> {
@@ -267,7 +275,7 @@ fn exits_with_2_if_a_cluster_does_not_start() {
 /// The longest silence of `podplane test`.
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// `podplane test`, and its standard output line by line.
+/// `podplane test`, and its output line by line: the results, and the progress on standard error.
 struct RunningTest {
     child: Child,
     said: Receiver<String>,
@@ -275,8 +283,10 @@ struct RunningTest {
 
 impl RunningTest {
     fn start(command: &mut Command) -> Result<Self> {
-        let mut child = command.stdout(Stdio::piped()).spawn()?;
-        let stdout = child.stdout.take().context("a pipe")?;
+        let (stdout, writer) = std::io::pipe()?;
+        let child = command.stdout(writer.try_clone()?).stderr(writer).spawn()?;
+        // The command keeps the pipe open, whose end would never come.
+        command.stdout(Stdio::null()).stderr(Stdio::null());
         let (sender, said) = mpsc::channel();
         // The thread ends with its pipe.
         thread::spawn(move || {
@@ -545,8 +555,9 @@ steps:
 ";
     let place = ScenarioDir::new(&[("chance.yaml", text)]);
     let chosen = |seed: &str| {
-        let said = place.run(&["chance.yaml", "--seed", seed]).ok();
-        let steps = said.lines().filter(|line| line.contains("/3 "));
+        let done = place.run(&["chance.yaml", "--seed", seed]);
+        assert_eq!(done.code, Some(0), "{done:?}");
+        let steps = done.stderr.lines().filter(|line| line.contains("/3 "));
         let choices =
             steps.filter_map(|line| Some(line.rsplit_once('(')?.1.split_once(')')?.0.to_owned()));
         choices.collect::<Vec<_>>()

@@ -271,7 +271,7 @@ fn a_server_that_is_not_podplanes_is_named() -> Result<()> {
     }
     // The other way has HTTP/2 alone.
     let address = other_server(404, "404 page not found")?;
-    let error = finish(&mut podplane(["ui", "--no-open", "--server", &address])).failed(1);
+    let error = finish(&mut podplane(["ui", "--no-open", "--server", &address])).failed(2);
     assert!(error.contains(&address), "{error}");
     Ok(())
 }

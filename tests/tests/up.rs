@@ -226,7 +226,7 @@ async fn down_keeps_the_store_and_up_resumes_it() -> Result<()> {
     let had = blocks(&cluster);
     cluster.podplane("down").ok();
     assert_eq!(cluster.left(), []);
-    cluster.podplane("get pods").failed(1);
+    cluster.podplane("get pods").failed(2);
 
     cluster.start_again(&up).await?;
     let pods = cluster

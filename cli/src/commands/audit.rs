@@ -20,6 +20,7 @@ use podplane_api::{pod_ips::PodIpResource, printable};
 use podplane_audit::{
     AuditReport, ControllerFlags, DumpScope, ExpectedBlocks, IpamChoice, Repair, Severity, audit,
 };
+use podplane_ipam::cidrs_of_flag;
 use podplane_progress::{PlainLines, Progress};
 
 use self::metrics::PushUrl;
@@ -37,9 +38,8 @@ const INCOMPLETE: u8 = 3;
 /// without free addresses
 ///
 /// Exit codes: 0 no finding at or above --fail-on; 1 such findings, or metrics that could not be
-/// published; 2 nothing to audit; 3
-/// incomplete: no such finding, but some objects of the cluster's network, or revisions of its
-/// history, could not be read.
+/// sent; 2 nothing to audit; 3 incomplete: no such finding, but some objects of the cluster's
+/// network, or revisions of its history, could not be read.
 #[derive(Debug, clap::Args)]
 #[command(
     after_help = "Examples:\n  kubectl get nodes,pods -A -o json | podplane audit - --cluster-cidr 10.244.0.0/16 --node-cidr-mask-size 24\n  podplane audit dump.yaml.gz --cluster-cidr 10.244.0.0/16 --service-cidr 10.96.0.0/12 -o json\n  podplane audit --kubeconfig ~/.kube/config --context prod --fail-on error\n  podplane audit\n  podplane audit --history\n  podplane audit dump.json --cluster-cidr 10.244.0.0/16 --html audit.html"
@@ -64,7 +64,7 @@ pub(crate) struct AuditArgs {
 
     /// Report pod CIDRs of nodes outside of this range; for dual stack one IPv4 and one IPv6 range
     /// [default: that of podplane's own server, else not checked]
-    #[arg(long, value_name = "CIDR[,CIDR]")]
+    #[arg(long, value_name = "CIDR[,CIDR]", value_parser = cidrs_of_flag)]
     cluster_cidr: Option<String>,
 
     /// Expect pod CIDRs of this prefix length in a single-stack cluster [default: that of most
@@ -85,7 +85,8 @@ pub(crate) struct AuditArgs {
     #[arg(
         long,
         visible_alias = "service-cluster-ip-range",
-        value_name = "CIDR[,CIDR]"
+        value_name = "CIDR[,CIDR]",
+        value_parser = cidrs_of_flag
     )]
     service_cidr: Option<String>,
 
@@ -198,6 +199,9 @@ pub(crate) fn run(mut args: AuditArgs, global: &GlobalOptions) -> anyhow::Result
         repair::check(dir)?;
     }
     output::page::check(&args.html)?;
+    if let Some(file) = &args.metrics_file {
+        output::page::check_replaceable(file)?;
+    }
     let keep = match args.repair.is_some() || args.html.is_some() {
         true => DumpScope::Nodes,
         false => DumpScope::Fields,

@@ -7,6 +7,7 @@ use std::{collections::BTreeMap, path::PathBuf, process::ExitCode};
 use clap::ValueEnum;
 use podplane_api::{pod_ips::PodIpResource, printable, table::NONE};
 use podplane_ipam::IpPolicy;
+use podplane_progress::PlainLines;
 use podplane_scheduler::{
     PlacementPolicy,
     cache::NodeCache,
@@ -23,7 +24,7 @@ use crate::{
     global::GlobalOptions,
     output::{self, table::TextTable},
     pod_file,
-    report::UsageError,
+    report::{UnusableInput, UsageError},
 };
 
 /// The most invalid objects of a dump that are named.
@@ -102,10 +103,14 @@ pub(crate) fn run(args: &CapacityArgs, global: &GlobalOptions) -> anyhow::Result
     let mut pod = hypothetical::complete(pod)
         .map_err(|errors| anyhow::anyhow!("{file}: invalid pod: {errors}"))?;
     let resource = &args.pod_ip_resource;
+    let lines = match args.output {
+        CapacityFormat::Table => PlainLines::IfSlow,
+        CapacityFormat::Json => PlainLines::Never,
+    };
     let objects = match &args.from {
-        Some(file) => source::from_dump(file, resource)?,
-        None if args.cluster.is_given() => source::from_cluster(&args.cluster, resource)?,
-        None => source::from_server(global, resource)?,
+        Some(file) => source::from_dump(file, resource, lines)?,
+        None if args.cluster.is_given() => source::from_cluster(&args.cluster, resource, lines)?,
+        None => source::from_server(global, resource, lines)?,
     };
     for invalid in objects.invalid.iter().take(NAMED_INVALID) {
         anstream::eprintln!("warning: left out {}", printable::line(invalid));
@@ -114,14 +119,16 @@ pub(crate) fn run(args: &CapacityArgs, global: &GlobalOptions) -> anyhow::Result
         let more = objects.invalid.len() - NAMED_INVALID;
         anstream::eprintln!("warning: left out {more} more invalid objects");
     }
-    anyhow::ensure!(
-        !objects.nodes.is_empty(),
-        "there are no nodes{}: want what `kubectl get nodes,pods -A -o json` prints",
-        match &args.from {
-            Some(file) => format!(" in {}", file.display()),
-            None => " in the cluster".to_owned(),
-        }
-    );
+    if objects.nodes.is_empty() {
+        let place = match &args.from {
+            Some(file) => file.display().to_string(),
+            None => "the cluster".to_owned(),
+        };
+        return Err(UnusableInput(anyhow::anyhow!(
+            "there are no nodes in {place}: want what `kubectl get nodes,pods -A -o json` prints"
+        ))
+        .into());
+    }
     hypothetical::prioritise(&mut pod, objects.classes).map_err(|why| match &args.from {
         Some(_) => anyhow::anyhow!(
             "{file}: {why}; want a dump of `kubectl get nodes,pods,priorityclasses -A` if the cluster has it"
@@ -238,7 +245,8 @@ mod tests {
     fn reads_nodes_and_pods_of_a_dump() {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("dump.json");
-        let from_dump = |file: &Path| source::from_dump(file, &PodIpResource::default());
+        let from_dump =
+            |file: &Path| source::from_dump(file, &PodIpResource::default(), PlainLines::Never);
         let node = json!({"kind": "Node", "metadata": {"name": "n"}, "status": {"images": [{"names": ["x"]}]}});
         let pod = json!({"kind": "Pod", "metadata": {"name": "a", "namespace": "default"},
             "spec": {"nodeName": "n", "containers": [{"name": "c", "env": [{"name": "E"}]}]}});

@@ -6,9 +6,10 @@ mod view;
 use std::{path::PathBuf, process::ExitCode, time::Duration};
 
 use clap::ValueEnum;
-use podplane_api::{Object as _, ObjectKey, pod_ips::PodIpResource};
-use podplane_client::Endpoint;
+use podplane_api::{Object as _, ObjectKey, core::Pod, pod_ips::PodIpResource};
+use podplane_client::{ApiError, Endpoint};
 use podplane_ipam::IpPolicy;
+use podplane_progress::{PlainLines, Progress};
 use podplane_proto::{
     codec,
     scheduler::{ExplainPodRequest, ExplainPodResponse, PodState},
@@ -176,10 +177,18 @@ enum ExplainFormat {
 pub(crate) fn run(args: ExplainArgs, global: &GlobalOptions) -> anyhow::Result<ExitCode> {
     let ExplainSubject::Pod(args) = args.what;
     let (shown, subject) = subject(&args)?;
+    let progress = Progress::with_lines(
+        "reading the cluster",
+        match args.output {
+            ExplainFormat::Table => PlainLines::IfSlow,
+            ExplainFormat::Json | ExplainFormat::Yaml => PlainLines::Never,
+        },
+    );
     let explanation = block_on(
         args.source
             .explain(global, &args.pod_ip_resource, shown, subject),
     )?;
+    drop(progress);
     match args.output {
         ExplainFormat::Table => output::line(explanation.sheet())?,
         ExplainFormat::Json => output::json(&serde_json::to_value(&explanation)?)?,
@@ -226,7 +235,7 @@ async fn ask(
     };
     let answer = explanation::explain(global, scheduler, &request, TIMEOUT).await?;
     if answer.state() == PodState::Unknown && answer.pod_uid.is_empty() {
-        anyhow::bail!("{}", answer.message);
+        return Err(ApiError::not_found(Pod::PLURAL, &request.name).into());
     }
     Ok(answer)
 }

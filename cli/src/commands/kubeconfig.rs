@@ -2,7 +2,6 @@
 
 use std::process::ExitCode;
 
-use anyhow::Context as _;
 use podplane_cluster::{data_dir::DataDir, kubeconfig::export};
 use podplane_pki::kubeconfig;
 
@@ -43,7 +42,7 @@ pub(crate) fn run(args: KubeconfigArgs, global: &GlobalOptions) -> anyhow::Resul
     );
     if args.export {
         let dir = DataDir::new(&global.data_dir)?;
-        let line = export(&dir).with_context(|| not_running(&dir))?;
+        let line = export(&dir).ok_or_else(|| not_running(&dir))?;
         output::line(line)?;
         return Ok(ExitCode::SUCCESS);
     }

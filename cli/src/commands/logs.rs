@@ -2,7 +2,7 @@
 
 use std::process::ExitCode;
 
-use anyhow::{Context as _, ensure};
+use anyhow::Context as _;
 use futures::StreamExt as _;
 use http_body_util::BodyExt as _;
 use podplane_api::names;
@@ -17,6 +17,7 @@ use crate::{
     global::{GlobalOptions, block_on},
     kind::ResourceKind,
     output,
+    report::{UsageError, unanswered},
 };
 
 /// Print the history of a pod from its object and events
@@ -49,9 +50,9 @@ pub(crate) fn run(args: LogsArgs, global: &GlobalOptions) -> anyhow::Result<Exit
         let mut channel = podplane_client::endpoint::channel(&global.server()?)?;
         std::future::poll_fn(|context| channel.poll_ready(context))
             .await
-            .context("failed to connect to the API server")?;
+            .map_err(|error| unanswered(&error.into()))?;
         let answer = channel.call(request(&args)?).await;
-        let answer = answer.context("failed to ask the API server for the log")?;
+        let answer = answer.map_err(|error| unanswered(&error.into()))?;
         let is_refused = !answer.status().is_success();
         let mut body = answer.into_body().into_data_stream();
         let mut refusal = Vec::new();
@@ -92,11 +93,10 @@ fn request(args: &LogsArgs) -> anyhow::Result<http::Request<Body>> {
         ("pod name", pod, names::dns1123_subdomain(pod)),
         ("namespace", namespace, names::dns1123_label(namespace)),
     ] {
-        ensure!(
-            mistakes.is_empty(),
-            "invalid {what} {name:?}: {}",
-            mistakes.join("; ")
-        );
+        if !mistakes.is_empty() {
+            let mistakes = mistakes.join("; ");
+            return Err(UsageError(format!("invalid {what} {name:?}: {mistakes}")).into());
+        }
     }
     let tail = tail.map(|lines| format!("&tailLines={lines}"));
     let tail = tail.unwrap_or_default();

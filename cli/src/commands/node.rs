@@ -2,7 +2,6 @@
 
 use std::{collections::BTreeMap, process::ExitCode, time::Duration};
 
-use anyhow::Context as _;
 use podplane_api::{core::Node, meta::ObjectMeta, names};
 use podplane_client::{Channel, Client, DeleteParams};
 use podplane_cluster::{
@@ -23,7 +22,7 @@ use crate::{
     global::{GlobalOptions, block_on},
     kind::ResourceKind,
     output,
-    pods::not_running,
+    pods::running,
     ready::{ReadinessGoal, listed},
 };
 
@@ -157,7 +156,7 @@ pub(crate) fn run(args: NodeArgs, global: &GlobalOptions) -> anyhow::Result<Exit
         NodeCommand::Disconnect { names } => (names, SupervisorRequest::Connect(false)),
         NodeCommand::Connect { names } => (names, SupervisorRequest::Connect(true)),
     };
-    dir.running()?.with_context(|| not_running(&dir))?;
+    running(&dir)?;
     block_on(async {
         let mut control = control::client(&dir)?;
         let done = match request {

@@ -67,7 +67,7 @@ struct PingRoute {
 }
 
 pub(crate) fn run(args: PingArgs, global: &GlobalOptions) -> anyhow::Result<ExitCode> {
-    let answered = ask(&args, global).map_err(UnusableInput)?;
+    let answered = ask(&args, global).map_err(|error| UnusableInput(global.locate(error)))?;
     Ok(if answered {
         ExitCode::SUCCESS
     } else {

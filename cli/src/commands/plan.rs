@@ -8,10 +8,9 @@ use std::{path::PathBuf, process::ExitCode};
 use clap::ValueEnum;
 use ipnet::IpNet;
 use podplane_ipam::{
-    RangeConfigError, RangeFlags, ServiceRanges,
+    RangeFlags, ServiceRanges, cidr_of_flag, cidrs_of_flag,
     figures::{MAX_JSON_INTEGER, readable},
     net::Family,
-    parse_cidr,
     planning::{
         Alternative, DEFAULT_MAX_PODS, Growth, Limit, Plan, Question, RangePlan, RecommendedRange,
     },
@@ -53,7 +52,7 @@ pub(crate) struct PlanArgs {
 
     /// Assign the nodes' pod CIDRs from this range; for dual stack one IPv4 and one IPv6 range
     /// [default: 10.244.0.0/16]
-    #[arg(long, value_name = "CIDR[,CIDR]")]
+    #[arg(long, value_name = "CIDR[,CIDR]", value_parser = cidrs_of_flag)]
     cluster_cidr: Option<String>,
 
     /// Assign pod CIDRs of this prefix length in a single-stack cluster [default: 24 for IPv4, 64
@@ -74,6 +73,7 @@ pub(crate) struct PlanArgs {
     #[arg(
         long,
         value_name = "CIDR[,CIDR]",
+        value_parser = cidrs_of_flag,
         visible_alias = "service-cluster-ip-range",
         default_value = "",
         hide_default_value = true
@@ -81,7 +81,7 @@ pub(crate) struct PlanArgs {
     service_cidr: String,
 
     /// Check the range of the nodes' own addresses for overlaps; may be repeated
-    #[arg(long, value_name = "CIDR", value_delimiter = ',', value_parser = parse_cidr)]
+    #[arg(long, value_name = "CIDR", value_delimiter = ',', value_parser = cidr_of_flag)]
     node_network: Vec<IpNet>,
 
     /// Require room for N nodes [default: not required]
@@ -172,7 +172,8 @@ pub(crate) fn run(args: &PlanArgs) -> anyhow::Result<ExitCode> {
         return live::run(args);
     }
     let question = args.question();
-    let plan = question.answer().map_err(|error| refused(&error))?;
+    let refused = |error| UsageError(question.flags.refusal(&error));
+    let plan = question.answer().map_err(refused)?;
     html::write(args, &question, &plan)?;
     match args.output {
         PlanFormat::Table => output::line(sheet(&question, &plan))?,
@@ -183,17 +184,6 @@ pub(crate) fn run(args: &PlanArgs) -> anyhow::Result<ExitCode> {
     } else {
         ExitCode::FAILURE
     })
-}
-
-/// Kubernetes' message, with an explanation if it is hard to understand.
-fn refused(error: &RangeConfigError) -> UsageError {
-    let hint = match error {
-        RangeConfigError::TooManyBlocks => {
-            ": an IPv6 range can have 2^16 blocks, so their mask is at most 16 bits longer than the cluster CIDR's"
-        }
-        _ => "",
-    };
-    UsageError(format!("{error}{hint}"))
 }
 
 /// The range whose blocks have the fewest addresses for pods.

@@ -4,7 +4,7 @@ mod page;
 pub(crate) mod timeline;
 
 use std::{
-    fs::Metadata,
+    fs::{self, Metadata},
     io::IsTerminal as _,
     path::{Path, PathBuf},
     process::ExitCode,
@@ -25,7 +25,7 @@ use crate::{
     global::block_on,
     output,
     page::{PageArgs, serve},
-    report::{self, UsageError},
+    report::{self, UnusableInput, UsageError},
 };
 
 /// Replay a recorded run step by step, with the resulting state of nodes and pods
@@ -121,10 +121,11 @@ pub(crate) fn run(args: ReplayArgs) -> anyhow::Result<ExitCode> {
             .iter()
             .map(|step| step.number.to_string())
             .collect();
-        anyhow::bail!(
-            "the recording has no step {step}; it has {}",
+        return Err(UsageError(format!(
+            "invalid --step `{step}`: the recording has the steps {}",
             steps.join(", ")
-        );
+        ))
+        .into());
     }
     let recording = recording.filtered(&filter);
     match output {
@@ -143,13 +144,16 @@ pub(crate) fn run(args: ReplayArgs) -> anyhow::Result<ExitCode> {
 
 /// Reads a recording, with its progress.
 pub(super) fn read(path: &Path, lines: PlainLines) -> anyhow::Result<Recording> {
+    let there = fs::metadata(path).with_context(|| format!("failed to read {}", path.display()));
+    there.map_err(UnusableInput)?;
     let progress = Progress::with_lines("reading", lines);
-    Ok(replay::read_through(path, |file| {
+    let recording = replay::read_through(path, |file| {
         let metadata = file.metadata().ok().filter(Metadata::is_file);
         let total = metadata.map(|metadata| metadata.len());
         progress.bytes(&format!("reading {}", path.display()), total);
         progress.counted(file)
-    })?)
+    });
+    recording.map_err(|error| UnusableInput(error.into()).into())
 }
 
 /// Serves the page of a recording until the command is interrupted.

@@ -2,15 +2,15 @@
 
 use std::process::ExitCode;
 
-use anyhow::Context as _;
 use clap::{Arg, builder::StyledStr};
 use podplane_cluster::{control, data_dir::DataDir, flags::ChangeableFlags, settings::name_of};
+use podplane_progress::{PlainLines, Progress};
 use podplane_proto::cluster::RestartRequest;
 
 use crate::{
     global::{GlobalOptions, block_on},
     output,
-    pods::not_running,
+    pods::running,
     services::ServiceFlags,
 };
 
@@ -67,7 +67,7 @@ fn without_default(help: &StyledStr) -> Option<String> {
 
 pub(crate) fn run(args: RestartArgs, global: &GlobalOptions) -> anyhow::Result<ExitCode> {
     let dir = DataDir::new(&global.data_dir)?;
-    dir.running()?.with_context(|| not_running(&dir))?;
+    running(&dir)?;
     let ChangeableFlags {
         cluster_cidr,
         node_cidr_mask_size,
@@ -96,8 +96,10 @@ pub(crate) fn run(args: RestartArgs, global: &GlobalOptions) -> anyhow::Result<E
         pod_ip_resource: pod_ip_resource.map(|name| name.to_string()),
         extra_config: extra_config.iter().map(ToString::to_string).collect(),
     };
+    let progress = Progress::with_lines("restarting", PlainLines::IfSlow);
     block_on(async {
         let done = control::client(&dir)?.restart(request).await;
+        drop(progress);
         let done = done.map_err(|status| anyhow::anyhow!("{}", status.message()))?;
         let restarted = done.into_inner().services;
         if restarted.is_empty() {

@@ -42,7 +42,7 @@ pub(crate) struct RunArgs {
     name: String,
 
     /// Create N pods, NAME-0 and so on [default: one pod NAME]
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     replicas: Option<u32>,
 
     /// Use the network of the host, without a pod IP
@@ -123,7 +123,8 @@ pub(crate) fn run(args: RunArgs, global: &GlobalOptions) -> anyhow::Result<ExitC
                 names(&args.name, pods.len())
             ))?;
         }
-        if args.wait {
+        // Of pods that could not be created, the errors say enough.
+        if args.wait && !created.is_empty() {
             let wait = wait_until_running(api.clone(), &created, args.timeout);
             global.while_running(wait).await?;
         }

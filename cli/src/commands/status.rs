@@ -12,6 +12,7 @@ use crate::{
     global::{GlobalOptions, block_on},
     output::{self, table::TextTable},
     pods::not_running,
+    report,
 };
 
 /// The time that a starting or stopping cluster has to answer.
@@ -60,7 +61,7 @@ pub(crate) fn run(args: StatusArgs, global: &GlobalOptions) -> anyhow::Result<Ex
         None
     };
     if let Some(service) = &args.service {
-        let status = found.with_context(|| not_running(&dir))?;
+        let status = found.ok_or_else(|| not_running(&dir))?;
         let addresses = addresses(&dir, &status, service)?;
         output::line(match (args.http, args.socket) {
             (true, _) => addresses.http,
@@ -75,7 +76,11 @@ pub(crate) fn run(args: StatusArgs, global: &GlobalOptions) -> anyhow::Result<Ex
             output::json(&json!({"running": false, "dataDir": dir.path()}))?;
             return Ok(ExitCode::FAILURE);
         }
-        (None, found) => text(&dir, &found.with_context(|| not_running(&dir))?)?,
+        (None, Some(status)) => text(&dir, &status)?,
+        (None, None) => {
+            report::print(&not_running(&dir));
+            return Ok(ExitCode::FAILURE);
+        }
     }
     Ok(ExitCode::SUCCESS)
 }

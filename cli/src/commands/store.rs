@@ -24,7 +24,8 @@ use tempfile::NamedTempFile;
 
 use crate::{
     global::{GlobalOptions, block_on},
-    output, report,
+    output::{self, page},
+    report::UnusableInput,
 };
 
 /// Check, back up, restore or compact the store of a cluster
@@ -110,9 +111,6 @@ enum StoreCommand {
     Compact,
 }
 
-/// The exit code of `check` if nothing could be checked.
-const NOT_CHECKED: u8 = 2;
-
 pub(crate) fn run(args: StoreArgs, global: &GlobalOptions) -> anyhow::Result<ExitCode> {
     trust::data_dir(&global.data_dir)?;
     let dir = global.data_dir.join("store");
@@ -150,10 +148,7 @@ fn check(dir: &Path) -> anyhow::Result<ExitCode> {
         Err(error @ (OpenError::Corrupt { .. } | OpenError::Format { .. })) => {
             return Err(error.into());
         }
-        Err(error) => {
-            report::print(&error.into());
-            return Ok(ExitCode::from(NOT_CHECKED));
-        }
+        Err(error) => return Err(UnusableInput(error.into()).into()),
     };
     let damage = damage.iter().map(ToString::to_string).chain(wrong);
     let damage: Vec<String> = damage.collect();
@@ -181,7 +176,8 @@ fn check_etcd(flags: &EtcdFlags) -> anyhow::Result<ExitCode> {
         let store = EtcdStore::open_existing(flags).await?;
         let all = store.list(ListQuery::default()).await?;
         anyhow::Ok((all.items, store.status().await?))
-    })?;
+    })
+    .map_err(UnusableInput)?;
     drop(progress);
     let mut damaged = 0;
     for item in &items {
@@ -266,10 +262,8 @@ fn backup(
     global: &GlobalOptions,
     etcd: Option<&EtcdFlags>,
 ) -> anyhow::Result<ExitCode> {
-    let parent = file
-        .parent()
-        .filter(|parent| !parent.as_os_str().is_empty());
-    let parent = parent.unwrap_or(Path::new("."));
+    page::check_replaceable(file)?;
+    let parent = page::directory(file);
     // Renamed into place when it is complete.
     let mut written = NamedTempFile::with_prefix_in(".podplane-backup-", parent)
         .with_context(|| format!("failed to make a file in {}", parent.display()))?;
@@ -344,7 +338,8 @@ fn restore(
     etcd: Option<&EtcdFlags>,
 ) -> anyhow::Result<ExitCode> {
     let name = || format!("failed to restore {}", file.display());
-    let backup = File::open(file).with_context(name)?;
+    let read = || format!("failed to read {}", file.display());
+    let backup = File::open(file).with_context(read).map_err(UnusableInput)?;
     let total = Some(backup.metadata().with_context(name)?.len());
     let progress = progress("reading the backup");
     progress.bytes("checking the backup", total);

@@ -17,15 +17,12 @@ use super::{trace, up};
 use crate::{
     kind::ResourceKind,
     output::{self, page},
-    report::{UnusableInput, UsageError},
+    report::{SIGNALLED, UNUSABLE, UnusableInput, UsageError},
     services::OwnServices,
 };
 
-/// The exit code if something cannot be run.
-const UNUSABLE: u8 = 2;
-
 /// The exit code of shells for a program that SIGINT ended.
-const INTERRUPTED: u8 = 130;
+const INTERRUPTED: u8 = SIGNALLED + 2;
 
 /// Run test scenarios: YAML files with actions on a cluster and assertions
 ///
@@ -212,7 +209,13 @@ pub(super) fn play(cases: Vec<PlannedCase>, options: SuiteOptions) -> anyhow::Re
         }
     });
     runtime.shutdown_background();
-    verdict
+    let verdict = verdict?;
+    // The directories of the clusters are gone; the plugins' indexes of them are elsewhere.
+    let temporary = std::env::temp_dir();
+    let temporary = temporary.canonicalize().unwrap_or(temporary);
+    podplane_host_local::forget_below(&temporary)
+        .context("failed to remove the indexes of host-local in /run/podplane")?;
+    Ok(verdict)
 }
 
 /// Writes a line to standard error, which may be closed: after SIGHUP the terminal is gone.

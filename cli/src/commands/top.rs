@@ -11,7 +11,6 @@ use podplane_api::{
 use podplane_client::Client;
 use podplane_map::MapTarget;
 use podplane_pki::kubeconfig::yaml_text;
-use podplane_proto::trace::GetPodTraceRequest;
 use podplane_tui::{
     Detail, DetailKind, Details, Ended, MapSettings, Subject, Theme, TopSettings, View,
 };
@@ -110,7 +109,9 @@ fn until_ended(shown: impl Future<Output = anyhow::Result<Ended>>) -> anyhow::Re
     runtime.shutdown_background();
     Ok(match ended? {
         Ended::ByUser => ExitCode::SUCCESS,
-        Ended::BySignal(number) => ExitCode::from(u8::try_from(128 + number).unwrap_or(u8::MAX)),
+        Ended::BySignal(number) => ExitCode::from(
+            report::SIGNALLED.saturating_add(u8::try_from(number).unwrap_or(u8::MAX)),
+        ),
     })
 }
 
@@ -125,11 +126,7 @@ async fn top(view: LiveView, global: &GlobalOptions) -> anyhow::Result<Ended> {
         theme,
     } = view;
     let (client, server) = match source.cluster.is_given() {
-        true => {
-            let config = source.cluster.config().await?;
-            let server = config.cluster_url.to_string();
-            (Client::over_rest(config)?, server)
-        }
+        true => source.cluster.client().await?,
         false => (global.client()?, global.server()?.to_string()),
     };
     let server = server.trim_end_matches('/').to_owned();
@@ -201,11 +198,7 @@ impl CommandTexts {
             }
             (DetailKind::Trace, Subject::Pod(key)) => {
                 let width = output::terminal_width().map_or(WIDTH, usize::from);
-                let request = GetPodTraceRequest {
-                    namespace: key.namespace,
-                    name: key.name,
-                    uid: String::new(),
-                };
+                let request = trace::by_name(key);
                 let answer = trace::rest::of_pod(&self.client, &self.server, request).await?;
                 trace::text(answer, width)
             }

@@ -13,7 +13,6 @@ use anyhow::Context as _;
 use clap::ValueEnum;
 use jiff::Timestamp;
 use podplane_api::ObjectKey;
-use podplane_client::Client;
 use podplane_proto::trace::{
     self, GetPodTraceRequest, GetPodTraceResponse, trace_service_client::TraceServiceClient,
 };
@@ -106,20 +105,17 @@ pub(crate) fn run(args: TraceArgs, global: &GlobalOptions) -> anyhow::Result<Exi
             uid: pod,
             ..GetPodTraceRequest::default()
         },
-        None => GetPodTraceRequest {
-            namespace: namespace.namespace,
-            name: pod,
-            uid: String::new(),
-        },
+        None => by_name(ObjectKey::new(namespace.namespace, pod)),
     };
     output::page::check(&html)?;
     block_on(async {
         let (answer, server) = match cluster.is_given() {
             true => {
-                let config = cluster.config().await?;
-                let server = config.cluster_url.to_string();
-                let client = Client::over_rest(config)?;
-                (rest::of_pod(&client, &server, request).await?, server)
+                let (client, server) = cluster.client().await?;
+                match rest::of_pod(&client, &server, request).await {
+                    Ok(answer) => (answer, server),
+                    Err(error) => return Err(cluster.locate(error).await),
+                }
             }
             false => {
                 let answer = settled(global, request).await?;
@@ -148,12 +144,17 @@ pub(super) async fn of_pod(
     key: &ObjectKey,
     width: usize,
 ) -> anyhow::Result<String> {
-    let request = GetPodTraceRequest {
-        namespace: key.namespace.clone(),
-        name: key.name.clone(),
+    text(settled(global, by_name(key.clone())).await?, width)
+}
+
+/// The request for the traces of a pod by its name.
+pub(super) fn by_name(key: ObjectKey) -> GetPodTraceRequest {
+    let ObjectKey { namespace, name } = key;
+    GetPodTraceRequest {
+        namespace,
+        name,
         uid: String::new(),
-    };
-    text(settled(global, request).await?, width)
+    }
 }
 
 /// The traces, once nothing has been added to them for a while.

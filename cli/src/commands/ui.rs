@@ -6,9 +6,8 @@ mod scheduling;
 
 use std::{process::ExitCode, sync::Arc};
 
-use anyhow::Context as _;
 use axum::{Router, routing::get};
-use podplane_client::endpoint;
+use podplane_client::{ApiError, endpoint};
 use podplane_ui::{Session, SessionSource};
 
 use self::{local::LocalCluster, proxy::Upstream};
@@ -55,10 +54,7 @@ pub(crate) fn run(args: UiArgs, global: &GlobalOptions) -> anyhow::Result<ExitCo
     block_on(async {
         let (upstream, server) = match cluster.is_given() {
             true => {
-                let config = cluster.config().await?;
-                let server = config.cluster_url.to_string();
-                let client =
-                    kube::Client::try_from(config).context("failed to prepare the connection")?;
+                let (client, server) = cluster.kube_client().await?;
                 (Upstream::Kube(client), server)
             }
             false => {
@@ -67,10 +63,16 @@ pub(crate) fn run(args: UiArgs, global: &GlobalOptions) -> anyhow::Result<ExitCo
                 (Upstream::Channel(channel), server.to_string())
             }
         };
-        let user = upstream
-            .user()
-            .await
-            .with_context(|| format!("failed to open the page of {server}"))?;
+        let user = match upstream.user().await {
+            Ok(user) => user,
+            Err(error) if error.is::<ApiError>() && cluster.is_given() => {
+                return Err(cluster.locate(error).await);
+            }
+            Err(error) if error.is::<ApiError>() => return Err(error),
+            Err(error) => {
+                return Err(error.context(format!("failed to open the page of {server}")));
+            }
+        };
         let session = Session {
             source: SessionSource::Listener,
             user,

@@ -2,7 +2,7 @@
 
 use std::{
     fmt, fs,
-    io::ErrorKind,
+    io::{self, ErrorKind},
     path::{Path, PathBuf},
 };
 
@@ -25,10 +25,27 @@ pub(crate) fn check<'a>(files: impl IntoIterator<Item = &'a PathBuf>) -> anyhow:
             }
             Err(error) => Err(error),
         };
-        let refused = |error| UsageError(format!("failed to write {}: {error}", file.display()));
-        written.map_err(refused)?;
+        written.map_err(|error| not_writable(file, &error))?;
     }
     Ok(())
+}
+
+/// The directory that a file is in.
+pub(crate) fn directory(file: &Path) -> &Path {
+    let dir = file.parent().filter(|dir| !dir.as_os_str().is_empty());
+    dir.unwrap_or(Path::new("."))
+}
+
+/// Checks that a file can be replaced in one step, before the work that it is about.
+pub(crate) fn check_replaceable(file: &Path) -> anyhow::Result<()> {
+    let tried = tempfile::tempfile_in(directory(file));
+    tried.map_err(|error| not_writable(file, &error))?;
+    Ok(())
+}
+
+/// The error of a command line that names a file which cannot be written.
+pub(crate) fn not_writable(file: &Path, error: &io::Error) -> UsageError {
+    UsageError(format!("failed to write {}: {error}", file.display()))
 }
 
 fn refuse_stdout(file: &Path) -> anyhow::Result<()> {

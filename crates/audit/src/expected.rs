@@ -42,9 +42,14 @@ pub enum ExpectationSource {
 /// The flags are invalid, or contradict each other.
 #[derive(Debug, thiserror::Error)]
 pub enum FlagsError {
-    /// The ranges of nodes.
-    #[error(transparent)]
-    Ranges(#[from] RangeConfigError),
+    /// The ranges of nodes, and the error with the flag.
+    #[error("{flag}")]
+    Ranges {
+        /// The error with the flag and its value.
+        flag: String,
+        /// The error.
+        error: RangeConfigError,
+    },
     /// The ranges of services.
     #[error(transparent)]
     Services(#[from] ServiceRangeError),
@@ -131,7 +136,7 @@ impl ExpectedBlocks {
 
 /// The ranges of the flag. All flags of nodes are validated, with a possible size where none was
 /// given.
-fn ranges(cluster_cidr: &str, flags: &ControllerFlags) -> Result<Vec<IpNet>, RangeConfigError> {
+fn ranges(cluster_cidr: &str, flags: &ControllerFlags) -> Result<Vec<IpNet>, FlagsError> {
     let mut checked = RangeFlags {
         cluster_cidr: cluster_cidr.into(),
         node_cidr_mask_size: flags.node_cidr_mask_size,
@@ -152,7 +157,10 @@ fn ranges(cluster_cidr: &str, flags: &ControllerFlags) -> Result<Vec<IpNet>, Ran
             mask.get_or_insert(range.prefix_len());
         }
     }
-    let config = checked.validate()?;
+    let config = checked.validate().map_err(|error| FlagsError::Ranges {
+        flag: checked.refusal(&error),
+        error,
+    })?;
     Ok(config.ranges.iter().map(ClusterRange::cidr).collect())
 }
 

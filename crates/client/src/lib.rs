@@ -35,7 +35,7 @@ mod summary;
 mod tokens;
 mod trace;
 
-pub use api::rest::is_unserved_kind;
+pub use api::rest::{is_unserved_kind, refused};
 pub use api::{
     Api, Binding, Client, DeleteParams, ListParams, ObjectEvent, ObjectList, PatchParams,
 };
@@ -60,6 +60,6 @@ pub use reflector::{
     indexed_reflector, reflector, source_reflector, transforming_reflector, transforming_watcher,
     watcher,
 };
-pub use server::{ServerError, ServerFlags};
+pub use server::{ServerError, ServerFlags, of_kubeconfig};
 pub use start_check::{Permission, StartCheckError, start_check};
 pub use trace::{TracedChannel, traced};

@@ -1,6 +1,11 @@
 //! The flags that name the API server of a process, and the connection to it.
 
-use std::{fmt, path::PathBuf, sync::Arc};
+use std::{
+    error::Error,
+    fmt,
+    path::{Path, PathBuf},
+    sync::Arc,
+};
 
 use http::{HeaderValue, Uri, header::USER_AGENT};
 use kube::config::{InClusterError, KubeConfigOptions, Kubeconfig, KubeconfigError};
@@ -70,14 +75,27 @@ pub enum ServerError {
         "--certificate-authority, --client-certificate, --client-key, --tls-server-name and --token-file are for --server: a kubeconfig and a pod have credentials of their own"
     )]
     Credentials,
-    /// The kubeconfig cannot be read.
-    #[error("failed to use the kubeconfig {}", path.display())]
+    /// The kubeconfig cannot be read, or names no server.
+    #[error("failed to use the kubeconfig {name}")]
     Kubeconfig {
-        /// Its path.
-        path: PathBuf,
+        /// Its path, or where it was looked for.
+        name: String,
         /// The problem.
         #[source]
-        source: Box<KubeconfigError>,
+        source: Box<dyn Error + Send + Sync>,
+    },
+    /// The kubeconfig does not have the context.
+    #[error(
+        "invalid --context `{context}`: the kubeconfig {name} {}",
+        contexts(known)
+    )]
+    Context {
+        /// The context.
+        context: String,
+        /// The path of the kubeconfig, or where it was looked for.
+        name: String,
+        /// The contexts that it has.
+        known: Vec<String>,
     },
     /// This process does not run in a pod.
     #[error("--in-cluster: failed to use the ServiceAccount of this pod")]
@@ -127,14 +145,7 @@ impl ServerFlags {
             return Err(ServerError::Credentials);
         }
         let config = match kubeconfig {
-            Some(path) => {
-                read(path, context.clone())
-                    .await
-                    .map_err(|source| ServerError::Kubeconfig {
-                        path: path.clone(),
-                        source: Box::new(source),
-                    })?
-            }
+            Some(path) => of_kubeconfig(Some(path), context.clone()).await?,
             None if *in_cluster => kube::Config::incluster()
                 .map_err(|source| ServerError::InCluster(Box::new(source)))?,
             None => return Err(ServerError::Missing),
@@ -169,13 +180,57 @@ impl Client {
     }
 }
 
-async fn read(path: &PathBuf, context: Option<String>) -> Result<kube::Config, KubeconfigError> {
-    let kubeconfig = Kubeconfig::read_from(path)?;
+/// Reads the address and the credentials of a server from a kubeconfig: that of `path`, else those
+/// of `$KUBECONFIG`, else `~/.kube/config`; of `context`, else of its current one.
+///
+/// # Errors
+///
+/// [`ServerError::Kubeconfig`], and [`ServerError::Context`] if it has other contexts.
+pub async fn of_kubeconfig(
+    path: Option<&Path>,
+    context: Option<String>,
+) -> Result<kube::Config, ServerError> {
+    let name = path.map_or_else(
+        || "of $KUBECONFIG, or ~/.kube/config".to_owned(),
+        |path| path.display().to_string(),
+    );
+    let unusable = |error: KubeconfigError| match error {
+        // Its text would name the file once more.
+        KubeconfigError::ReadConfig(source, path) => ServerError::Kubeconfig {
+            name: path.display().to_string(),
+            source: Box::new(source),
+        },
+        source => ServerError::Kubeconfig {
+            name: name.clone(),
+            source: Box::new(source),
+        },
+    };
+    let read = path.map_or_else(Kubeconfig::read, Kubeconfig::read_from);
+    let kubeconfig = read.map_err(unusable)?;
+    let known = || kubeconfig.contexts.iter().map(|known| &known.name);
+    if let Some(context) = &context
+        && !known().any(|known| known == context)
+    {
+        return Err(ServerError::Context {
+            context: context.clone(),
+            known: known().cloned().collect(),
+            name,
+        });
+    }
     let options = KubeConfigOptions {
         context,
         ..KubeConfigOptions::default()
     };
-    kube::Config::from_custom_kubeconfig(kubeconfig, &options).await
+    let config = kube::Config::from_custom_kubeconfig(kubeconfig, &options).await;
+    config.map_err(unusable)
+}
+
+fn contexts(known: &[String]) -> String {
+    match known {
+        [] => "has no contexts".to_owned(),
+        [only] => format!("has only `{only}`"),
+        known => format!("has the contexts {}", known.join(", ")),
+    }
 }
 
 impl fmt::Display for ServerFlags {

@@ -9,7 +9,7 @@ use std::{
 
 use anyhow::Context as _;
 use podplane_api::{node::NetworkBackend, pod_ips::PodIpResource};
-use podplane_ipam::{AllocatorType, Compat, IpPolicy};
+use podplane_ipam::{AllocatorType, Compat, IpPolicy, cidrs_of_flag};
 use podplane_service_runtime::{server::Listen, trace::TraceConfig};
 
 use crate::{
@@ -116,7 +116,8 @@ pub struct ChangeableFlags {
         help_heading = "Address options",
         long,
         env = "PODPLANE_CLUSTER_CIDR",
-        value_name = "CIDR[,CIDR]"
+        value_name = "CIDR[,CIDR]",
+        value_parser = cidrs_of_flag
     )]
     pub cluster_cidr: Option<String>,
 
@@ -156,7 +157,8 @@ pub struct ChangeableFlags {
         help_heading = "Address options",
         long,
         env = "PODPLANE_SERVICE_CLUSTER_IP_RANGE",
-        value_name = "CIDR[,CIDR]"
+        value_name = "CIDR[,CIDR]",
+        value_parser = cidrs_of_flag
     )]
     pub service_cluster_ip_range: Option<String>,
 

@@ -189,8 +189,7 @@ pub struct FlagDifference {
 }
 
 impl Settings {
-    /// Checks the ranges before anything starts, with the messages of the controller that uses
-    /// them.
+    /// Checks the ranges before anything starts, by the rules of the controller that uses them.
     pub fn ranges(&self) -> Result<RangeConfig, UsageError> {
         let flags = RangeFlags {
             cluster_cidr: self.cluster_cidr.clone(),
@@ -201,7 +200,7 @@ impl Settings {
         };
         let config = flags
             .validate()
-            .map_err(|error| UsageError(error.to_string()))?;
+            .map_err(|error| UsageError(flags.refusal(&error)))?;
         // The API server takes the same flag, and accepts less than the controller.
         self.service_cluster_ip_range
             .parse::<ServiceRanges>()

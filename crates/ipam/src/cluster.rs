@@ -6,7 +6,7 @@ use std::{fmt, net::IpAddr};
 use ipnet::IpNet;
 
 use crate::capacity::max_nodes;
-use crate::net::{Family, InvalidCidr, number, overlap, parse_cidr, widened};
+use crate::net::{Family, InvalidCidr, NOT_A_CIDR, number, overlap, parse_cidr, widened};
 
 /// Default of `--node-cidr-mask-size-ipv4`.
 pub const DEFAULT_NODE_MASK_IPV4: u8 = 24;
@@ -298,6 +298,38 @@ pub enum RangeConfigError {
 }
 
 impl RangeFlags {
+    /// The error as a command line has it: with the flag and its value.
+    #[must_use]
+    pub fn refusal(&self, error: &RangeConfigError) -> String {
+        let cluster = ("--cluster-cidr", self.cluster_cidr.clone());
+        let services = self.service_cluster_ip_range.clone();
+        let services = ("--service-cluster-ip-range", services);
+        let ((flag, value), why) = match error {
+            RangeConfigError::InvalidClusterCidr { .. } => (cluster, NOT_A_CIDR.to_owned()),
+            RangeConfigError::NotDualStack { .. }
+            | RangeConfigError::TooManyClusterCidrs { .. } => (cluster, error.to_string()),
+            RangeConfigError::TooManyBlocks => (
+                cluster,
+                format!(
+                    "{error}: an IPv6 range can have 2^16 blocks, so their mask is at most 16 bits longer than the cluster CIDR's"
+                ),
+            ),
+            RangeConfigError::TooManyServiceRanges
+            | RangeConfigError::ServiceRangesNotDualStack => (services, error.to_string()),
+            RangeConfigError::MaskTooLong { mask, .. } => (
+                ("--node-cidr-mask-size", mask.to_string()),
+                error.to_string(),
+            ),
+            // They name the flags.
+            RangeConfigError::MaskWithDualStack
+            | RangeConfigError::MaskAndFamilyMask
+            | RangeConfigError::Ipv4MaskWithoutIpv4
+            | RangeConfigError::Ipv6MaskWithoutIpv6
+            | RangeConfigError::MaskShorterThanCluster => return error.to_string(),
+        };
+        format!("invalid {flag} `{value}`: {why}")
+    }
+
     /// Validates the flags where `--cluster-cidr` may be absent, since ranges can be added later.
     ///
     /// # Errors

@@ -87,6 +87,31 @@ pub fn parse_cidr(text: &str) -> Result<IpNet, InvalidCidr> {
     IpNet::new(address, length).map_err(|_| invalid())
 }
 
+/// Parses the prefix of a flag, by the rules of [`parse_cidr`].
+///
+/// # Errors
+///
+/// A text for people.
+pub fn cidr_of_flag(text: &str) -> Result<IpNet, String> {
+    parse_cidr(text).map_err(|_| NOT_A_CIDR.to_owned())
+}
+
+/// Checks that the prefixes of a flag, separated by commas, are some. The text may be empty.
+///
+/// # Errors
+///
+/// A text for people.
+pub fn cidrs_of_flag(text: &str) -> Result<String, String> {
+    let is_cidr = |part: &str| parse_cidr(part).is_ok();
+    let trimmed = text.trim();
+    match trimmed.is_empty() || trimmed.split(',').all(is_cidr) {
+        true => Ok(text.to_owned()),
+        false => Err(NOT_A_CIDR.to_owned()),
+    }
+}
+
+pub(crate) const NOT_A_CIDR: &str = "not a CIDR such as 10.244.0.0/16";
+
 fn without_leading_zeros(dotted: &str) -> String {
     let octets = dotted
         .split('.')

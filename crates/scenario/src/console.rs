@@ -60,10 +60,18 @@ impl Console {
         }
     }
 
-    /// Prints a line that stays.
+    /// Prints a line of the result, which stays.
     pub(crate) fn line(&self, line: &str) {
         // The reader may have gone; the exit code tells the result all the same.
-        let print = || _ = writeln!(anstream::stdout().lock(), "{line}");
+        self.print(|| _ = writeln!(anstream::stdout().lock(), "{line}"));
+    }
+
+    /// Prints a line about the progress, which stays, on standard error.
+    fn progress(&self, line: &str) {
+        self.print(|| _ = writeln!(anstream::stderr().lock(), "{line}"));
+    }
+
+    fn print(&self, print: impl FnOnce()) {
         match &self.bars {
             // `suspend` panics if it cannot write, as to a terminal that was closed.
             Some(bars) if std::io::stderr().is_terminal() => bars.suspend(print),
@@ -337,7 +345,7 @@ impl ProgressLine<'_> {
             self.title,
             seconds(took)
         );
-        self.console.line(&line);
+        self.console.progress(&line);
     }
 }
 

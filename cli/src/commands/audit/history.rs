@@ -97,7 +97,7 @@ async fn audit(
     global: &GlobalOptions,
 ) -> anyhow::Result<ExitCode> {
     let source = match args.cluster.is_given() {
-        true => HistorySource::Kubernetes(super::source::cluster(&args.cluster).await?.0),
+        true => HistorySource::Kubernetes(args.cluster.kube_client().await?.0),
         false => HistorySource::Podplane(global.client()?),
     };
     let mut stop = args.follow.then(Requests::listen).transpose()?;

@@ -88,14 +88,10 @@ fn integer(number: impl TryInto<i64>) -> i64 {
 
 /// Replaces the file in one step, so that its reader never sees a half of it.
 pub(super) fn write(path: &Path, text: &str) -> anyhow::Result<()> {
-    let dir = match path.parent() {
-        Some(dir) if !dir.as_os_str().is_empty() => dir,
-        _ => Path::new("."),
-    };
     let write = || {
         let mut file = tempfile::Builder::new()
             .permissions(Permissions::from_mode(MODE))
-            .tempfile_in(dir)?;
+            .tempfile_in(page::directory(path))?;
         file.write_all(text.as_bytes())?;
         file.persist(path)?;
         Ok::<_, std::io::Error>(())

@@ -11,7 +11,7 @@ use crate::{output::page, report::UsageError};
 pub(super) fn check(dir: &Path) -> anyhow::Result<()> {
     let entries = match fs::read_dir(dir) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
-        entries => entries.with_context(|| format!("failed to read {}", dir.display()))?,
+        entries => entries.map_err(|error| page::not_writable(dir, &error))?,
     };
     if entries.count() > 0 {
         Err(UsageError(format!(

@@ -16,12 +16,12 @@ use podplane_client::{Client, Permission, Reason};
 use podplane_ipam::{invariants::DrainingBlock, net::Family, parse_cidr};
 use podplane_map::{BlockState, NodeBlock};
 use podplane_progress::Progress;
-use podplane_summary::{BlockListing, ListedBlock, node_block};
+use podplane_summary::{ListedBlock, node_block};
 use serde::Deserialize;
 
 use super::AuditArgs;
 use crate::{
-    any_cluster::{AnyClusterFlags, list},
+    any_cluster::{AnyClusterFlags, block_listing, if_permitted, list},
     global::{GlobalOptions, block_on},
 };
 
@@ -64,7 +64,7 @@ pub(super) fn read(
             collector = from_any_cluster(cluster, flags, keep, progress)?;
         }
         _ => {
-            let ranges = block_on(from_server(global, &mut collector));
+            let ranges = block_on(from_server(global, &mut collector, progress));
             let ranges = ranges.map_err(|error| global.locate(error))?;
             state(ranges, flags, progress);
         }
@@ -82,7 +82,7 @@ pub(crate) fn from_any_cluster(
 ) -> anyhow::Result<DumpCollector> {
     let (collector, ranges) = block_on(async {
         let mut collector = from_cluster(cluster, keep, progress).await?;
-        let ranges = over_rest(cluster, &mut collector).await?;
+        let ranges = over_rest(cluster, &mut collector, progress).await?;
         anyhow::Ok((collector, ranges))
     })?;
     state(ranges, flags, progress);
@@ -217,6 +217,7 @@ fn listed(ranges: &BTreeSet<IpNet>) -> String {
 async fn from_server(
     global: &GlobalOptions,
     collector: &mut DumpCollector,
+    progress: &Progress,
 ) -> anyhow::Result<ServerRanges> {
     let client = global.client()?;
     let all = podplane_client::ListParams::default();
@@ -229,7 +230,10 @@ async fn from_server(
     for pod in client.all::<Pod>().list(&all).await?.items {
         collector.add(&pod.to_json()?);
     }
-    let listed = client.blocks().list().await?;
+    let listed = client.blocks().list().await;
+    let Some(listed) = if_permitted("node blocks", listed, progress)? else {
+        return Ok(ServerRanges::default());
+    };
     let mut ranges = stated(&client, &listed.cluster_cidrs).await?;
     ranges.blocks = of_nodes;
     ranges.add_records(listed.blocks.iter().filter_map(node_block), collector);
@@ -241,15 +245,11 @@ async fn from_server(
 async fn over_rest(
     flags: &AnyClusterFlags,
     collector: &mut DumpCollector,
+    progress: &Progress,
 ) -> anyhow::Result<ServerRanges> {
-    let client = Client::over_rest(flags.config().await?)?;
-    let listing = match client.summary::<BlockListing>("blocks").await {
-        Ok(Some(listing)) => listing,
-        Ok(None) => return Ok(ServerRanges::default()),
-        Err(error) if matches!(error.reason, Reason::Forbidden | Reason::NotFound) => {
-            return Ok(ServerRanges::default());
-        }
-        Err(error) => return Err(error.into()),
+    let (client, _) = flags.client().await?;
+    let Some(listing) = block_listing(&client, progress).await? else {
+        return Ok(ServerRanges::default());
     };
     let mut ranges = stated(&client, &listing.cluster_cidrs).await?;
     let is_of_node =
@@ -295,7 +295,7 @@ async fn read_cluster(
     keep: DumpScope,
     progress: &Progress,
 ) -> anyhow::Result<DumpCollector> {
-    let (client, server) = cluster(flags).await?;
+    let (client, server) = flags.kube_client().await?;
     // When the last pages of a large cluster are read, the server may already have compacted the
     // revision of the first.
     match from_pages(&client, &server, keep, progress).await {
@@ -310,15 +310,6 @@ async fn read_cluster(
             }),
         done => done,
     }
-}
-
-/// A client of the cluster of the flags, and the address of its server.
-pub(super) async fn cluster(flags: &AnyClusterFlags) -> anyhow::Result<(kube::Client, String)> {
-    let config = flags.config().await?;
-    let server = config.cluster_url.to_string();
-    let client =
-        kube::Client::try_from(config).context("failed to create a client of the cluster")?;
-    Ok((client, server))
 }
 
 fn is_expired(error: &anyhow::Error) -> bool {

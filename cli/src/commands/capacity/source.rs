@@ -1,8 +1,7 @@
 //! The nodes, pods and classes of a cluster: from a dump, or from the API server.
 
-use std::{cell::RefCell, fs::File, io, path::Path, rc::Rc};
+use std::{cell::RefCell, path::Path, rc::Rc};
 
-use anyhow::Context as _;
 use podplane_api::{
     Object,
     apps::ReplicaSet,
@@ -14,6 +13,7 @@ use podplane_api::{
 };
 use podplane_audit::{DumpCollector, WholeObject};
 use podplane_client::{ApiError, Client, ListParams, Permission};
+use podplane_progress::{PlainLines, Progress};
 use podplane_scheduler::{
     pod::{PodInfo, PodReader},
     workloads::without_template,
@@ -21,7 +21,9 @@ use podplane_scheduler::{
 
 use crate::{
     any_cluster::{AnyClusterFlags, list as to_list},
+    commands::audit::source::from_file,
     global::{GlobalOptions, block_on},
+    report::UnusableInput,
 };
 
 /// The number of objects requested at once; kubectl's number.
@@ -57,7 +59,9 @@ pub(in crate::commands) struct ClusterObjects {
 pub(super) fn from_server(
     global: &GlobalOptions,
     pod_ips: &PodIpResource,
+    lines: PlainLines,
 ) -> anyhow::Result<ClusterObjects> {
+    let _progress = Progress::with_lines("reading the cluster", lines);
     let listed = block_on(async { Ok(list(&global.client()?, pod_ips).await?) });
     listed.map_err(|error| global.locate(error))
 }
@@ -66,9 +70,11 @@ pub(super) fn from_server(
 pub(super) fn from_cluster(
     flags: &AnyClusterFlags,
     pod_ips: &PodIpResource,
+    lines: PlainLines,
 ) -> anyhow::Result<ClusterObjects> {
+    let _progress = Progress::with_lines("reading the cluster", lines);
     block_on(async {
-        let client = Client::over_rest(flags.config().await?)?;
+        let (client, _) = flags.client().await?;
         match list(&client, pod_ips).await {
             Ok(objects) => Ok(objects),
             Err(error) => Err(flags.name_missing_rules(error.into(), NEEDED).await),
@@ -115,22 +121,19 @@ pub(in crate::commands) async fn all<K: Object, T>(
 }
 
 /// Reads a dump of nodes and pods, and of what else decides if it has that; `-` for standard input.
-pub(super) fn from_dump(file: &Path, pod_ips: &PodIpResource) -> anyhow::Result<ClusterObjects> {
+pub(super) fn from_dump(
+    file: &Path,
+    pod_ips: &PodIpResource,
+    lines: PlainLines,
+) -> anyhow::Result<ClusterObjects> {
     let objects = Rc::new(RefCell::new(ClusterObjects::default()));
     let sink = objects.clone();
     let mut reader = PodReader::new(pod_ips.clone());
     let mut collector = DumpCollector::passing(move |kind, object| {
         sink.borrow_mut().add(kind, object, &mut reader);
     });
-    let name_it = || match file == Path::new("-") {
-        true => "failed to read standard input".to_owned(),
-        false => format!("failed to read {}", file.display()),
-    };
-    match file == Path::new("-") {
-        true => collector.read(io::stdin().lock()),
-        false => collector.read(File::open(file).with_context(name_it)?),
-    }
-    .with_context(name_it)?;
+    let progress = Progress::with_lines("reading", lines);
+    from_file(file, &mut collector, &progress).map_err(UnusableInput)?;
     let mut objects = objects.take();
     objects.classes.extend(system_priority_classes());
     Ok(objects)

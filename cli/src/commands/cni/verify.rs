@@ -25,13 +25,8 @@ use rustix::process::Signal;
 use crate::{
     commands::duration,
     output::{self, table::TextTable},
-    report::{self, OutputClosed, UsageError},
+    report::{SIGNALLED, UnusableInput, UsageError},
 };
-
-/// The exit code if the plugin could not be tested.
-const COULD_NOT_RUN: u8 = 2;
-/// The base of exit codes for signals, as in shells: the signal's number is added.
-const SIGNALLED: u8 = 128;
 
 /// Test an IPAM plugin for duplicate and leaked addresses and for conformance to the CNI
 /// specification
@@ -161,16 +156,14 @@ pub(super) fn run(args: VerifyArgs) -> anyhow::Result<ExitCode> {
     }
     let stop = Stop::default();
     stop.listen().context("failed to listen for signals")?;
-    match verified(&args, &stop) {
-        Ok(report) if report.is_partial => Ok(ExitCode::from(stop.exit_code())),
-        Ok(report) if report.passed() => Ok(ExitCode::SUCCESS),
-        Ok(_) => Ok(ExitCode::FAILURE),
-        Err(error) if error.is::<OutputClosed>() => Err(error),
-        Err(error) => {
-            report::print(&error);
-            Ok(ExitCode::from(COULD_NOT_RUN))
-        }
-    }
+    let report = verified(&args, &stop).map_err(UnusableInput)?;
+    Ok(if report.is_partial {
+        ExitCode::from(stop.exit_code())
+    } else if report.passed() {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    })
 }
 
 /// A request to stop, set by a signal.

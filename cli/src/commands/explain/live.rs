@@ -1,11 +1,10 @@
 //! `explain` for any cluster: lists its objects, and asks the scheduler's own rules.
 
-use anyhow::Context as _;
 use podplane_api::{
-    ObjectKey, core::Pod, pod_ips::PodIpResource, policy::PodDisruptionBudget,
+    Object as _, ObjectKey, core::Pod, pod_ips::PodIpResource, policy::PodDisruptionBudget,
     scheduling::PriorityClass,
 };
-use podplane_client::{Client, Permission};
+use podplane_client::{ApiError, Client, Permission};
 use podplane_scheduler::{
     PlacementPolicy,
     pod::PodInfo,
@@ -43,7 +42,7 @@ pub(super) async fn explain(
     subject: Subject,
 ) -> anyhow::Result<SnapshotExplanation> {
     let resource = &policy.pod_ip_resource.clone();
-    let client = Client::over_rest(flags.config().await?)?;
+    let (client, _) = flags.client().await?;
     let (snapshot, classes) = match listed(&client, resource).await {
         Ok(listed) => listed,
         Err(error) => return Err(flags.name_missing_rules(error, NEEDED).await),
@@ -51,7 +50,7 @@ pub(super) async fn explain(
     match subject {
         Subject::Existing(key) => snapshot
             .explain(&key, policy)
-            .with_context(|| format!("pod {key} does not exist")),
+            .ok_or_else(|| ApiError::not_found(Pod::PLURAL, &key.name).into()),
         Subject::Hypothetical(pod) => {
             let mut pod = hypothetical::complete(*pod)
                 .map_err(|errors| anyhow::anyhow!("invalid pod: {errors}"))?;

@@ -44,14 +44,13 @@ impl FromStr for MapOutput {
 }
 
 impl MapOutput {
-    /// Refuses to print bytes to a terminal.
-    pub(super) fn check(&self) -> Result<(), UsageError> {
-        match self.format == MapFormat::Png && self.is_terminal() {
-            true => Err(UsageError(
-                "a terminal does not show PNG: write it to a file with -o png=FILE".into(),
-            )),
-            false => Ok(()),
+    /// Refuses to print bytes to a terminal, and a file that cannot be written.
+    pub(super) fn check(&self) -> anyhow::Result<()> {
+        if self.format == MapFormat::Png && self.is_terminal() {
+            let why = "a terminal does not show PNG: write it to a file with -o png=FILE";
+            return Err(UsageError(why.into()).into());
         }
+        output::page::check(&self.file)
     }
 
     /// Returns true if a terminal shows the output.

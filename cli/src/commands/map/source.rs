@@ -9,7 +9,7 @@ mod recording;
 use std::path::PathBuf;
 
 use ipnet::IpNet;
-use podplane_ipam::parse_cidr;
+use podplane_ipam::cidr_of_flag;
 use podplane_map::{Network, NetworkRole, SpaceParts};
 
 use crate::{
@@ -81,7 +81,7 @@ fn seconds(text: &str) -> Result<f64, String> {
 }
 
 fn range(text: &str) -> Result<IpNet, String> {
-    let net = parse_cidr(text).map_err(|_| "not a CIDR such as 10.244.0.0/16".to_owned())?;
+    let net = cidr_of_flag(text)?;
     match net.trunc() {
         canonical if canonical == net => Ok(net),
         canonical => Err(format!("it has host bits; did you mean {canonical}?")),

@@ -10,12 +10,12 @@ use axum::{
 };
 use http::{HeaderMap, HeaderName, Method, StatusCode, Uri, Version, header};
 use http_body_util::{BodyExt as _, Limited};
-use podplane_client::Channel;
+use podplane_client::{Channel, refused};
 use serde_json::Value;
 use tower::{Service as _, ServiceExt as _};
 
 use super::UiParts;
-use crate::page::refusal;
+use crate::{page::refusal, report::unanswered};
 
 /// The longest document that is read whole: of a node, and of the session.
 const LONGEST: usize = 16 << 20;
@@ -89,7 +89,11 @@ impl Upstream {
             .method(Method::GET)
             .uri(podplane_ui::SESSION_PATH)
             .body(Body::empty())?;
-        let answer = self.send(request).await?;
+        let answer = self.send(request).await;
+        let answer = answer.map_err(|error| match error.downcast::<kube::Error>() {
+            Ok(error) => refused(error),
+            Err(error) => unanswered(&error),
+        })?;
         match (answer.status(), self) {
             (StatusCode::OK, _) => {
                 let session = document(answer).await.ok();

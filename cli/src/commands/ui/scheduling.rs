@@ -157,7 +157,7 @@ impl UiParts {
             });
         }
         let client = match self.cluster.is_given() {
-            true => podplane_client::Client::over_rest(self.cluster.config().await?)?,
+            true => self.cluster.client().await?.0,
             false => self.global.client()?,
         };
         let resource = PodIpResource::default();

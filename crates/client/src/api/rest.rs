@@ -36,11 +36,8 @@ use serde::{Deserialize, de::DeserializeOwned};
 use serde_json::{Value, json, value::RawValue};
 
 use self::params::{list_params, watch_params};
-pub use self::status::is_unserved_kind;
-pub(crate) use self::{
-    params::delete_params,
-    status::{observed, refused},
-};
+pub use self::status::{is_unserved_kind, refused};
+pub(crate) use self::{params::delete_params, status::observed};
 use super::{Binding, DeleteParams, ListParams, ObjectEvent, ObjectList, PatchParams};
 use crate::{blocks::AgentReports, leader::LeaseTerm};
 

@@ -8,14 +8,14 @@ use podplane_api::{
     pod_ips::PodIpResource,
 };
 use podplane_audit::DumpScope;
-use podplane_client::{ApiError, Client, Reason};
+use podplane_client::{ApiError, Client};
 use podplane_map::SpaceParts;
 use podplane_progress::{PlainLines, Progress};
-use podplane_summary::{BlockListing, Cluster};
+use podplane_summary::Cluster;
 
 use super::{StatedRanges, dump};
 use crate::{
-    any_cluster::AnyClusterFlags,
+    any_cluster::{AnyClusterFlags, block_listing, if_permitted},
     commands::{audit::source::from_cluster, capacity::source::all},
     global::GlobalOptions,
 };
@@ -28,10 +28,10 @@ pub(super) async fn of_server(
     let client = global.client()?;
     let mut cluster = Cluster::unaudited(PodIpResource::default());
     cluster.set_cluster_cidrs(&ranges.pods);
-    let _progress = Progress::with_lines("reading nodes and pods", PlainLines::IfSlow);
+    let progress = Progress::with_lines("reading nodes and pods", PlainLines::IfSlow);
     all(&client, |node: Node| cluster.apply_node(&node)).await?;
     all(&client, |pod: Pod| cluster.apply_pod(&pod)).await?;
-    let stated = add_records(&client, &mut cluster, ApiError::is_not_found).await?;
+    let stated = add_records(&client, &mut cluster, ApiError::is_not_found, &progress).await?;
     if ranges.pods.is_empty() {
         cluster.set_cluster_cidrs(&stated);
     }
@@ -48,14 +48,14 @@ pub(super) async fn of_any_cluster(
 ) -> anyhow::Result<SpaceParts> {
     let progress = Progress::with_lines("reading", PlainLines::IfSlow);
     let collector = from_cluster(flags, DumpScope::Fields, &progress).await?;
-    drop(progress);
-    let mut parts = dump::of_collector(collector, ranges)?;
-    let client = Client::over_rest(flags.config().await?)?;
+    // It prints notes.
+    let mut parts = progress.suspend(|| dump::of_collector(collector, ranges))?;
+    let (client, _) = flags.client().await?;
     let mut cluster = Cluster::unaudited(PodIpResource::default());
     // Nodes and pods were read, so a server without an answer has no such kind: over REST the
     // client cannot tell these apart.
     let is_unserved = |error: &ApiError| error.is_not_found() || error.is_unavailable();
-    let stated = add_records(&client, &mut cluster, is_unserved).await?;
+    let stated = add_records(&client, &mut cluster, is_unserved, &progress).await?;
     if ranges.pods.is_empty() {
         cluster.set_cluster_cidrs(&stated);
     }
@@ -87,21 +87,22 @@ async fn add_records(
     client: &Client,
     cluster: &mut Cluster,
     is_unserved: IsUnserved,
+    progress: &Progress,
 ) -> anyhow::Result<Vec<IpNet>> {
     let listed = all(client, |object: ClusterCIDR| {
         cluster.apply_cluster_cidr(&object);
     });
-    if_permitted(ClusterCIDR::PLURAL, listed.await, is_unserved)?;
+    if_readable(ClusterCIDR::PLURAL, listed.await, is_unserved, progress)?;
     let listed = all(client, |object: ServiceCIDR| {
         cluster.apply_service_cidr(&object);
     });
-    if_permitted(ServiceCIDR::PLURAL, listed.await, is_unserved)?;
+    if_readable(ServiceCIDR::PLURAL, listed.await, is_unserved, progress)?;
     let listed = all(client, |service: Service| cluster.apply_service(&service));
-    if_permitted(Service::PLURAL, listed.await, is_unserved)?;
+    if_readable(Service::PLURAL, listed.await, is_unserved, progress)?;
     match client.blocks().list().await {
         Err(error) if is_unserved(&error) => {}
         listed => {
-            let Some(list) = if_permitted("node blocks", listed, is_unserved)? else {
+            let Some(list) = if_permitted("node blocks", listed, progress)? else {
                 return Ok(Vec::new());
             };
             cluster.set_blocks(&list.blocks);
@@ -109,9 +110,7 @@ async fn add_records(
         }
     }
     // podplane's own server has them in its summary.
-    let listed = client.summary::<BlockListing>("blocks").await;
-    let Some(listing) = if_permitted("node blocks", listed, ApiError::is_not_found)?.flatten()
-    else {
+    let Some(listing) = block_listing(client, progress).await? else {
         return Ok(Vec::new());
     };
     cluster.set_block_listing(&listing);
@@ -119,18 +118,14 @@ async fn add_records(
 }
 
 /// `None` if the server does not know the kind, or refuses to list it.
-fn if_permitted<T>(
+fn if_readable<T>(
     what: &str,
     listed: Result<T, ApiError>,
     is_unserved: IsUnserved,
+    progress: &Progress,
 ) -> Result<Option<T>, ApiError> {
     match listed {
-        Ok(found) => Ok(Some(found)),
         Err(error) if is_unserved(&error) => Ok(None),
-        Err(error) if error.reason == Reason::Forbidden => {
-            anstream::eprintln!("note: the map is without {what}: you may not list them");
-            Ok(None)
-        }
-        Err(error) => Err(error),
+        listed => if_permitted(what, listed, progress),
     }
 }

@@ -6,8 +6,9 @@ use podplane_proto::error::{ApiError, FieldViolation, Reason};
 
 use crate::api::ObjectEvent;
 
-/// The error of a call.
-pub(crate) fn refused(error: kube::Error) -> ApiError {
+/// The error of a call of the REST API.
+#[must_use]
+pub fn refused(error: kube::Error) -> ApiError {
     match error {
         kube::Error::Api(status) => of_status(&status),
         // A refusal by this client itself.
