@@ -157,7 +157,7 @@ impl Row for NodeRow {
             title: "WAIT",
             sort_key: 'W',
             width: Fixed(4),
-            rank: 2,
+            rank: 1,
             cell: |row, _| row.waiting(),
             order: |a, b| {
                 let waiting = |row: &Self| row.load.map(|load| load.waiting);
