@@ -287,7 +287,7 @@ fn sorts_by_keys_and_keeps_the_selection() {
     top.keys("X");
     assert!(
         top.screen()
-            .contains("no column sorts by X: want one of NSBUFOPA")
+            .contains("no column sorts by X: want one of NSBUFOWPA")
     );
 }
 
