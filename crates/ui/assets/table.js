@@ -222,7 +222,8 @@ export class DataTable {
  * @param {HTMLElement} frame
  */
 function sidewaysHint(frame) {
-  const hint = h('p', { class: 'sideways quiet', hidden: true }, 'Scroll sideways for all columns →');
+  const text = 'Scroll sideways for all columns →';
+  const hint = h('p', { class: 'sideways quiet', hidden: true }, text);
   const show = () => {
     const more = frame.scrollWidth - frame.clientWidth;
     hint.hidden = more <= 1;
