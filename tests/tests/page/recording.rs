@@ -296,7 +296,8 @@ async fn has_one_number(tab: &Tab, listener: &PageListener, at: f64) -> Result<(
         "#/map?network={NETWORK}&prefix=10.244.0.0/24&at={at}"
     )))
     .await?;
-    tab.until_text(".legend", "of a pod").await;
+    tab.until_text(".crumbs [aria-current]", "10.244.0.0/24")
+        .await;
     tab.evaluate("document.querySelector('.map canvas').focus()")
         .await?;
     tab.press("End").await?;
