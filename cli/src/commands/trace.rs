@@ -12,7 +12,7 @@ use std::{
 use anyhow::Context as _;
 use clap::ValueEnum;
 use jiff::Timestamp;
-use podplane_api::ObjectKey;
+use podplane_api::{ObjectKey, trace::dropped_steps};
 use podplane_proto::trace::{
     self, GetPodTraceRequest, GetPodTraceResponse, trace_service_client::TraceServiceClient,
 };
@@ -35,8 +35,12 @@ const WIDTH: usize = 120;
 const QUIET: Duration = Duration::from_millis(600);
 /// The maximum number of polls of a trace that keeps growing.
 const LOOKS: usize = 10;
+/// The name of a step that changed the phase of a pod begins with this.
+const STATUS: &str = "status ";
 /// The step after which a pod has arrived.
 const ARRIVED: &str = "status Running";
+/// The steps after which a pod has ended.
+const ENDED: [&str; 2] = ["status Succeeded", "status Failed"];
 
 /// Show the trace of a pod: each step from the API request to Running, and of its deletion, with
 /// its duration
@@ -194,11 +198,12 @@ pub(super) fn text(answer: GetPodTraceResponse, width: usize) -> anyhow::Result<
         deletion,
     } = answer;
     let mut lines = vec![format!("pod {namespace}/{name}, uid {uid}")];
+    let end = TraceEnd::of(deletion.as_ref());
     if let Some(creation) = creation {
         let trace = PrintedTrace::try_from(creation)?;
         lines.push(String::new());
         lines.push(format!("trace {}", trace.trace_id));
-        lines.push(trace.journey());
+        lines.push(trace.journey(end));
         lines.extend(trace.lines(width));
     }
     if let Some(deletion) = deletion {
@@ -226,6 +231,25 @@ fn document(answer: GetPodTraceResponse) -> anyhow::Result<serde_json::Value> {
     )
 }
 
+/// The time until which a pod that does not run has waited, in nanoseconds since 1970.
+#[derive(Clone, Copy, Debug)]
+enum TraceEnd {
+    Present(u64),
+    Deletion(u64),
+}
+
+impl TraceEnd {
+    fn of(deletion: Option<&trace::Trace>) -> Self {
+        let spans = deletion.iter().flat_map(|trace| &trace.spans);
+        match spans.map(|span| span.start_time_unix_nano).min() {
+            Some(at) => Self::Deletion(at),
+            None => {
+                Self::Present(u64::try_from(Timestamp::now().as_nanosecond()).unwrap_or_default())
+            }
+        }
+    }
+}
+
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 struct PrintedTrace {
@@ -236,19 +260,37 @@ struct PrintedTrace {
 }
 
 impl PrintedTrace {
-    /// A summary of the steps.
-    fn journey(&self) -> String {
+    /// A summary of the steps until `end`: the present, or the start of the deletion.
+    fn journey(&self, end: TraceEnd) -> String {
         let arrived = self.spans.iter().find(|span| span.name == ARRIVED);
         let begun = self.spans.iter().map(|span| span.start_unix_nano).min();
-        let (Some(arrived), Some(begun)) = (arrived, begun) else {
-            return "not Running yet, as far as is remembered".to_owned();
-        };
+        let begun = begun.unwrap_or_default();
+        let after = |nanos: u64| waterfall::duration(nanos.saturating_sub(begun));
         let value = |key| self.spans.iter().find_map(|span| span.attribute(key));
-        let took = waterfall::duration(arrived.end_unix_nano - begun);
         let node = value(attribute::CHOSEN).map(|node| format!(" on {node}"));
-        let ips = value(attribute::IPS).map(|ips| format!(" with {ips}"));
-        let (node, ips) = (node.unwrap_or_default(), ips.unwrap_or_default());
-        format!("Running{node}{ips} after {took}")
+        let node = node.unwrap_or_default();
+        if let Some(arrived) = arrived {
+            let ips = value(attribute::IPS).map(|ips| format!(" with {ips}"));
+            let ips = ips.unwrap_or_default();
+            return format!("Running{node}{ips} after {}", after(arrived.end_unix_nano));
+        }
+        let is_end = |span: &&ReceivedSpan| ENDED.contains(&span.name.as_str());
+        if let Some(ended) = self.spans.iter().find(is_end) {
+            let phase = ended.name.trim_start_matches(STATUS);
+            return format!("{phase}{node} after {}", after(ended.end_unix_nano));
+        }
+        let lacks = match node.is_empty() {
+            true => "a node",
+            false => "an address",
+        };
+        match end {
+            TraceEnd::Deletion(at) => {
+                format!("deleted without {lacks}{node} after {}", after(at))
+            }
+            TraceEnd::Present(at) => {
+                format!("not Running yet: without {lacks}{node} for {}", after(at))
+            }
+        }
     }
 
     fn lines(&self, width: usize) -> Vec<String> {
@@ -270,8 +312,7 @@ impl PrintedTrace {
         let roots = self.spans.iter().filter(|span| span.parent == 0);
         let links = roots.flat_map(|root| &root.links);
         let links = links.map(|link| format!("requested by span {link}"));
-        let dropped = Some(self.dropped_spans).filter(|count| *count > 0);
-        links.chain(dropped.map(|count| format!("{count} steps in between are not kept")))
+        links.chain(dropped_steps(self.dropped_spans))
     }
 }
 

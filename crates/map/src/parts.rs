@@ -211,7 +211,8 @@ impl BlockState {
     }
 
     /// Returns true if addresses of the block are not given, but the block is not for services.
-    pub(crate) const fn is_withheld(self) -> bool {
+    #[must_use]
+    pub const fn is_withheld(self) -> bool {
         matches!(self, Self::Draining | Self::Held | Self::Quarantined)
     }
 

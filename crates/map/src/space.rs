@@ -304,7 +304,8 @@ impl AddressSpace {
     }
 
     /// The other nodes that have the same block, by name; without former ones.
-    pub(crate) fn other_nodes_of<'a>(&'a self, block: &NodeBlock) -> BTreeSet<&'a str> {
+    #[must_use]
+    pub fn other_nodes_of<'a>(&'a self, block: &NodeBlock) -> BTreeSet<&'a str> {
         let order = |other: &NodeBlock| prefix_order(&other.cidr(), &block.cidr());
         let from = self.blocks.partition_point(|one| order(one).is_lt());
         let to = self.blocks.partition_point(|one| order(one).is_le());

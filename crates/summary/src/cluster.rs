@@ -16,7 +16,7 @@ use podplane_api::{
     pod_ips::PodIpResource,
 };
 use podplane_audit::NodeItem;
-use podplane_ipam::{addresses::NodeAddresses, parse_cidr};
+use podplane_ipam::{Family, addresses::NodeAddresses, parse_cidr};
 use podplane_map::{
     AddressClaim, AddressSpace, BlockLayout, BlockState, Holder, Network, NetworkRole, NodeBlock,
     PodRule, SpaceParts,
@@ -74,6 +74,7 @@ struct PodEntry {
     is_host_network: bool,
     has_ended: bool,
     is_deleting: bool,
+    is_waiting: bool,
 }
 
 #[derive(Clone, Debug, Default)]
@@ -86,6 +87,10 @@ struct NodeEntry {
     held: u64,
     /// The number of pods that are bound to it.
     pods: u64,
+    /// The number of those that have no address yet.
+    waiting: u64,
+    /// The number of those that have one.
+    addressed: u64,
     blocks: Vec<BlockRow>,
     /// `None` if it has to be made anew.
     row: Option<Arc<NodeRow>>,
@@ -134,10 +139,13 @@ impl Cluster {
             let (name, entry) = self.node_entry(&name);
             entry.held = entry.held.saturating_add(held);
             entry.pods += 1;
+            entry.waiting += u64::from(waiting.is_some());
+            entry.addressed += u64::from(!ips.is_empty());
             entry.row = None;
             name
         });
         self.running += u64::from(is_running);
+        let is_waiting = waiting.is_some();
         if let Some(waiting) = waiting {
             self.waiting.insert(key.clone(), waiting);
         }
@@ -149,6 +157,7 @@ impl Cluster {
             is_host_network,
             has_ended,
             is_deleting,
+            is_waiting,
         };
         self.pods.insert(key, entry);
     }
@@ -170,6 +179,8 @@ impl Cluster {
         if let Some(entry) = self.nodes.get_mut(&node) {
             entry.held = entry.held.saturating_sub(old.held);
             entry.pods = entry.pods.saturating_sub(1);
+            entry.waiting -= u64::from(old.is_waiting);
+            entry.addressed -= u64::from(!old.ips.is_empty());
             entry.row = None;
         }
         self.forget_unused(&node);
@@ -321,7 +332,8 @@ impl Cluster {
         self.refresh_blocks();
         let mut nodes = BTreeMap::new();
         for (name, entry) in &mut self.nodes {
-            nodes.extend(entry.row(name).map(|row| (Arc::clone(name), row)));
+            let row = entry.row(name, space);
+            nodes.extend(row.map(|row| (Arc::clone(name), row)));
         }
         let networks = space.networks().iter();
         ClusterSummary {
@@ -492,22 +504,53 @@ impl Cluster {
 
 impl NodeEntry {
     /// The row; `None` if there is no such object.
-    fn row(&mut self, name: &Arc<str>) -> Option<Arc<NodeRow>> {
+    fn row(&mut self, name: &Arc<str>, space: &AddressSpace) -> Option<Arc<NodeRow>> {
+        let used = self.used(space);
         let facts = self.facts.as_ref()?;
-        let row = self.row.get_or_insert_with(|| {
-            let addresses = NodeAddresses::of(&facts.report, self.held);
-            Arc::new(NodeRow {
-                name: name.to_string(),
-                blocks: self.blocks.clone(),
-                ready: facts.is_ready,
-                unschedulable: facts.is_unschedulable,
-                used: addresses.held,
-                capacity: addresses.capacity.count(),
-                orphaned: addresses.orphaned,
-                pods: self.pods,
-            })
+        // Pods of other nodes may have addresses of its blocks.
+        if let Some(row) = self.row.as_ref().filter(|row| row.used == used) {
+            return Some(Arc::clone(row));
+        }
+        let addresses = NodeAddresses::of(&facts.report, self.held);
+        let row = Arc::new(NodeRow {
+            name: name.to_string(),
+            blocks: self.blocks.clone(),
+            ready: facts.is_ready,
+            unschedulable: facts.is_unschedulable,
+            used,
+            capacity: addresses.capacity.count(),
+            orphaned: addresses.orphaned,
+            pods: self.pods,
+            waiting: self.waiting,
         });
-        Some(Arc::clone(row))
+        self.row = Some(Arc::clone(&row));
+        Some(row)
+    }
+
+    /// The number of addresses of its blocks that are in use, as the map counts them; with blocks
+    /// of both families, the larger one. Former blocks do not count, as they are not of the
+    /// capacity. Where pods have addresses elsewhere, as in networks with an IPAM of their own, it
+    /// is the number of these pods.
+    fn used(&self, space: &AddressSpace) -> u64 {
+        let of_family = |family: Family| {
+            let blocks = self
+                .blocks
+                .iter()
+                .filter(|block| !block.state.is_withheld());
+            let cidrs = blocks.map(|block| block.cidr);
+            let cidrs = cidrs.filter(|cidr| Family::of(cidr) == family);
+            let counts = cidrs.map(|cidr| space.counts(NetworkRole::Pods, &cidr).in_use());
+            counts.fold(0, u128::saturating_add)
+        };
+        let has_ranges = self
+            .facts
+            .as_ref()
+            .is_some_and(|facts| !facts.ranges.is_empty());
+        let in_blocks = of_family(Family::V4).max(of_family(Family::V6));
+        match has_ranges || in_blocks == 0 {
+            true => self.addressed,
+            false => u64::try_from(in_blocks).unwrap_or(u64::MAX),
+        }
     }
 }
 

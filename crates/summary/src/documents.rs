@@ -180,7 +180,8 @@ pub struct NodeRow {
     pub ready: bool,
     /// True if it takes no new pods.
     pub unschedulable: bool,
-    /// The number of addresses that its pods hold.
+    /// The number of addresses of its blocks that are in use, as the map counts them. A block that
+    /// several nodes have counts for each.
     pub used: u64,
     /// The number of pods that it has addresses for.
     pub capacity: u64,
@@ -188,6 +189,8 @@ pub struct NodeRow {
     pub orphaned: u64,
     /// The number of pods that are bound to it.
     pub pods: u64,
+    /// The number of those that have no address yet.
+    pub waiting: u64,
 }
 
 /// A block of a node.

@@ -18,6 +18,9 @@ pub struct BlockRef {
     pub cidr: IpNet,
     /// Its node, or its former one.
     pub node: Option<String>,
+    /// The other nodes that have it, of which there should be none.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub other_nodes: Vec<String>,
     /// The state.
     pub state: BlockState,
     /// A line for people; may be empty.
@@ -25,10 +28,12 @@ pub struct BlockRef {
 }
 
 impl BlockRef {
-    fn of(block: &NodeBlock) -> Self {
+    fn of(space: &AddressSpace, block: &NodeBlock) -> Self {
+        let others = space.other_nodes_of(block).into_iter();
         Self {
             cidr: block.cidr(),
             node: block.node().map(str::to_owned),
+            other_nodes: others.map(str::to_owned).collect(),
             state: block.state(),
             details: block.details().to_owned(),
         }
@@ -85,7 +90,7 @@ impl MapScene {
         let mut blocks = BTreeMap::new();
         for index in indexes {
             if let (false, Some(block)) = (blocks.contains_key(&index), space.blocks().get(index)) {
-                blocks.insert(index, BlockRef::of(block));
+                blocks.insert(index, BlockRef::of(space, block));
             }
         }
         Ok(Self {

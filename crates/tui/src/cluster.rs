@@ -6,6 +6,7 @@ use std::{
     sync::Arc,
 };
 
+use ipnet::IpNet;
 use podplane_api::{ObjectKey, jiff::Timestamp};
 use podplane_client::BlockList;
 use podplane_map::NodeBlock;
@@ -172,6 +173,23 @@ impl Health {
 pub(crate) struct NodeLoad {
     pub(crate) held: u64,
     pub(crate) pods: u64,
+    /// The pods that have no address yet.
+    pub(crate) waiting: u64,
+    /// The pods that have one.
+    pub(crate) addressed: u64,
+}
+
+/// Addresses in use, sorted. One that several pods have is there once, as on the map.
+#[derive(Debug)]
+pub(crate) struct AddressesInUse(Vec<IpAddr>);
+
+impl AddressesInUse {
+    /// The number of those in a prefix.
+    pub(crate) fn within(&self, cidr: &IpNet) -> usize {
+        let before = self.0.partition_point(|ip| *ip < cidr.network());
+        let until = self.0.partition_point(|ip| *ip <= cidr.broadcast());
+        until - before
+    }
 }
 
 /// Everything that is known of the cluster.
@@ -347,11 +365,23 @@ impl Cluster {
     pub(crate) fn load(&self, node: &str) -> NodeLoad {
         self.loads.get(node).copied().unwrap_or_default()
     }
+
+    /// The addresses that pods and the last known sandboxes of held blocks have.
+    pub(crate) fn addresses_in_use(&self) -> AddressesInUse {
+        let pods = self.pods.iter().filter(|pod| pod.held > 0);
+        let held = self.blocks.records.iter().flat_map(|records| &records.held);
+        let mut ips: Vec<IpAddr> = pods.flat_map(|pod| &pod.ips).chain(held).copied().collect();
+        ips.sort_unstable();
+        ips.dedup();
+        AddressesInUse(ips)
+    }
 }
 
 fn count(loads: &mut HashMap<String, NodeLoad>, pod: &PodFact, is_new: bool) {
     let Some(node) = &pod.node else { return };
     let pods = u64::from(!pod.is_terminal);
+    let waiting = u64::from(pod.waits.is_some());
+    let addressed = u64::from(pod.held > 0 && !pod.ips.is_empty());
     let load = match loads.get_mut(node) {
         Some(load) => load,
         None => loads.entry(node.clone()).or_default(),
@@ -360,10 +390,14 @@ fn count(loads: &mut HashMap<String, NodeLoad>, pod: &PodFact, is_new: bool) {
         true => {
             load.held = load.held.saturating_add(pod.held);
             load.pods += pods;
+            load.waiting += waiting;
+            load.addressed += addressed;
         }
         false => {
             load.held = load.held.saturating_sub(pod.held);
             load.pods = load.pods.saturating_sub(pods);
+            load.waiting = load.waiting.saturating_sub(waiting);
+            load.addressed = load.addressed.saturating_sub(addressed);
         }
     }
 }

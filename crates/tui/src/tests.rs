@@ -228,6 +228,35 @@ fn drills_down_from_a_node_to_a_pod_and_back() {
 }
 
 #[test]
+fn counts_an_address_of_two_pods_once_and_pods_without_one_apart() {
+    let mut top = Fixture::new(View::Nodes, 80, 24);
+    top.send(Message::Nodes(Change::Listed(vec![
+        node("node-0", "10.244.0.0/29", 5, true),
+        node("node-2", "10.244.0.0/29", 5, true),
+    ])));
+    top.send(Message::Pods(Change::Listed(vec![
+        running("web-0", "node-0", "10.244.0.2"),
+        running("web-1", "node-2", "10.244.0.2"),
+        running("web-2", "node-2", "10.244.0.3"),
+        pod("late", Some("node-0"), json!({"phase": "Pending"})),
+    ])));
+    let screen = top.screen();
+    let numbers = |node: &str| {
+        let line = screen.lines().find(|line| line.starts_with(node));
+        let words = line
+            .unwrap_or_else(|| panic!("{screen}"))
+            .split_whitespace();
+        words.skip(3).map(str::to_owned).collect::<Vec<_>>()
+    };
+    // Used, fill, orphans, waiting, pods, age.
+    assert_eq!(numbers("node-0"), ["2/5", "###-----", "0", "1", "2", "10m"]);
+    assert_eq!(numbers("node-2"), ["2/5", "###-----", "0", "0", "2", "10m"]);
+    top.keys("4");
+    let screen = top.screen();
+    assert!(screen.contains("2      5"), "{screen}");
+}
+
+#[test]
 fn filters_while_typing_and_restores_the_filter_with_escape() {
     let mut top = Fixture::with_cluster(View::Pods, 80, 24);
     top.keys("/web-[01]");
@@ -258,7 +287,7 @@ fn sorts_by_keys_and_keeps_the_selection() {
     top.keys("X");
     assert!(
         top.screen()
-            .contains("no column sorts by X: want one of NSBUFOPA")
+            .contains("no column sorts by X: want one of NSBUFOWPA")
     );
 }
 

@@ -7,7 +7,7 @@
 import { addressesPath, holderList } from './addresses.js';
 import { isAbort } from './api.js';
 import { definitions, h, isChanged, replace } from './dom.js';
-import { nodeLink } from './route.js';
+import { nodeLinks, nodesOf } from './nodes.js';
 import { STATES, inUse, stateLabel } from './states.js';
 import { countOf, number } from './words.js';
 
@@ -56,7 +56,7 @@ export class CellDetails {
     );
     const words = block ? [block.cidr, block.state, block.details].filter(Boolean) : [];
     const ofBlock = words.join(', ');
-    const node = block?.node && h('a', { href: nodeLink(block.node) }, block.node);
+    const names = block ? nodesOf(block) : [];
     if (cell.prefix !== this.#prefix) replace(this.#holders);
     replace(
       this.element,
@@ -64,7 +64,7 @@ export class CellDetails {
       h('ul', { class: 'counts' }, ...counts),
       definitions([
         ['Block', ofBlock],
-        ['Node', node],
+        [names.length > 1 ? 'Nodes' : 'Node', names.length > 0 && nodeLinks(names)],
         ['Blocks inside', cell.blocksInside > 0 ? number(cell.blocksInside) : null],
       ]),
       this.#holders,

@@ -9,7 +9,8 @@ import { ServerError } from './api.js';
 import { draw } from './canvas.js';
 import { h, isChanged, replace, section, setText } from './dom.js';
 import { errorBox, hint } from './messages.js';
-import { go, mapLink, nodeLink } from './route.js';
+import { nodeLinks, nodesOf } from './nodes.js';
+import { go, mapLink } from './route.js';
 import { Scene } from './scene.js';
 import { soon, throttled } from './signal.js';
 import { legend } from './states.js';
@@ -356,19 +357,16 @@ export class BlockList {
     const first = outlines.filter(({ cidr }, index) =>
       outlines.findIndex((other) => other.cidr === cidr) === index,
     );
-    const items = first.map(({ cidr, node, otherNodes = [], state }) => {
-      const names = [...(node ? [node] : []), ...otherNodes].map((name) =>
-        h('span', { class: 'holder' }, h('a', { href: nodeLink(name) }, name)),
-      );
-      return h(
+    const items = first.map(({ cidr, state, ...block }) =>
+      h(
         'li',
         {},
         h('a', { href: mapLink(network.cidr, cidr), class: 'code' }, cidr),
         ' ',
-        ...names,
+        nodeLinks(nodesOf(block)),
         state !== 'assigned' && ` ${state}`,
-      );
-    });
+      ),
+    );
     replace(this.element, section('Blocks', h('ul', { class: 'plain' }, ...items)));
   }
 }

@@ -17,7 +17,7 @@ import { podLink } from './route.js';
 import { throttled } from './signal.js';
 import { DataTable } from './table.js';
 import { topologyPicture } from './topology.js';
-import { number } from './words.js';
+import { counted, number } from './words.js';
 import { yamlPanel } from './yaml.js';
 
 /** The blocks that have a picture. */
@@ -78,6 +78,7 @@ function factsOf({ node: row }) {
     ['Blocks', blockLinks(row.blocks)],
     ['Fill', fillBar(row)],
     ['In use', `${number(row.used)} of ${number(row.capacity)}`],
+    ['Without address', row.waiting > 0 && `${counted(row.waiting, 'pod')} waiting`],
     ['Orphaned', number(row.orphaned)],
     ['Pods', number(row.pods)],
   ]);

@@ -15,6 +15,7 @@ const SELECTIONS = {
   unschedulable: ({ unschedulable }) => unschedulable,
   'without block': ({ blocks }) => blocks.length === 0,
   full: ({ used, capacity }) => capacity !== null && used >= capacity,
+  'with waiting pods': ({ waiting }) => waiting > 0,
   'with orphans': ({ orphaned }) => orphaned > 0,
 };
 
@@ -56,6 +57,12 @@ export function nodes({ feed, end }) {
           title: 'Orphaned',
           value: ({ orphaned }) => orphaned,
           show: ({ orphaned }) => number(orphaned),
+          isNumeric: true,
+        },
+        {
+          title: 'Waiting',
+          value: ({ waiting }) => waiting,
+          show: ({ waiting }) => number(waiting),
           isNumeric: true,
         },
         {
@@ -104,6 +111,23 @@ export function blockLinks(blocks) {
     ),
   );
   return h('span', {}, ...(links.length > 0 ? links : ['none']));
+}
+
+/**
+ * The nodes that have a block, of which there should be one.
+ *
+ * @param {{node: string | null, otherNodes?: string[]}} block
+ */
+export function nodesOf({ node, otherNodes = [] }) {
+  return [...(node === null ? [] : [node]), ...otherNodes];
+}
+
+/** @param {string[]} names */
+export function nodeLinks(names) {
+  const links = names.map((name) =>
+    h('span', { class: 'holder' }, h('a', { href: nodeLink(name) }, name)),
+  );
+  return h('span', {}, ...links);
 }
 
 /** @param {NodeRow} node */

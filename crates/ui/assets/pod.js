@@ -20,6 +20,9 @@ import { yamlPanel } from './yaml.js';
 /** A watch of a pod is silent while nothing changes; it is opened anew after ten minutes. */
 const LONGEST_WATCH = 600_000;
 
+/** The time after which the steps of a pod that waits are read again, in milliseconds. */
+const UNTIL_AGAIN = 5000;
+
 /**
  * @param {Context} context
  * @returns {View}
@@ -35,9 +38,16 @@ export function pod(context) {
   const trace = new TracePanel(context, `${summary}/trace`);
   const explanation = new ExplanationPanel(context, `${summary}/explanation`);
   let lacked = '';
+  /** @type {number | undefined} */
+  let timer;
   const refresh = throttled(context.pause, context.end, async () => {
+    clearTimeout(timer);
     await Promise.all([events.read(), trace.read(lacked), explanation.read()]);
+    // An attempt that fails like the one before does not change the pod.
+    const isTried = lacked !== '' && context.isLive && !context.end.aborted;
+    if (isTried) timer = setTimeout(refresh, UNTIL_AGAIN);
   });
+  context.end.addEventListener('abort', () => clearTimeout(timer), { once: true });
   const show = (/** @type {Pod} */ found) => {
     lacked = lackedBy(found);
     replace(facts, factsOf(found));

@@ -64,7 +64,7 @@ export class DataTable {
     const scroll = h('div', { class: 'scroll', ...name }, table);
     if (options.filter) this.controls.append(this.#filter(options.filter.label));
     this.controls.append(this.#count, this.#pager);
-    this.element = h('div', { class: 'table' }, this.controls, scroll);
+    this.element = h('div', { class: 'table' }, this.controls, sidewaysHint(scroll), scroll);
     this.#render();
   }
 
@@ -214,6 +214,25 @@ export class DataTable {
       button('Next', turn(1), { disabled: isLast }),
     );
   }
+}
+
+/**
+ * A hint that a frame has more than it shows, while it does: many browsers hide its scrollbar.
+ *
+ * @param {HTMLElement} frame
+ */
+function sidewaysHint(frame) {
+  const text = 'Scroll sideways for all columns →';
+  const hint = h('p', { class: 'sideways quiet', hidden: true }, text);
+  const show = () => {
+    const more = frame.scrollWidth - frame.clientWidth;
+    hint.hidden = more <= 1;
+    frame.classList.toggle('is-cut', frame.scrollLeft < more - 1);
+  };
+  const resized = new ResizeObserver(show);
+  for (const element of [frame, ...frame.children]) resized.observe(element);
+  frame.addEventListener('scroll', show, { passive: true });
+  return hint;
 }
 
 /**

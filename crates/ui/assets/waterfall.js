@@ -1,6 +1,6 @@
 // A trace as a waterfall, with a table behind it.
 
-/** @import { Span, Trace } from '../types/contract.js' */
+/** @import { Fold, Gap, Span, Trace } from '../types/contract.js' */
 
 import { ago } from './ages.js';
 import { button, h, isChanged, replace } from './dom.js';
@@ -19,6 +19,7 @@ export class Waterfall {
   #axis = h('div', { class: 'axis', 'aria-hidden': 'true' });
   #began = h('span', { class: 'quiet' });
   #behind = h('div', { hidden: true });
+  /** The first rows of the folds that are open. @type {Set<number>} */ #opened = new Set();
   #table = new DataTable(
     /** @type {import('./table.js').TableOptions<PlacedSpan>} */ ({
       caption: 'Spans of the trace',
@@ -72,7 +73,7 @@ export class Waterfall {
    * @param {Trace} trace
    * @param {string} lacked what its pod waits for; nothing if it has its address
    */
-  show({ spans, began }, lacked) {
+  show({ spans, folds, gaps, began }, lacked) {
     if (!isChanged(this.#picture, [spans, lacked])) return;
     const placed = withDepths(spans);
     const end = Math.max(1e-6, ...spans.map(({ start, seconds }) => start + seconds));
@@ -80,9 +81,52 @@ export class Waterfall {
     if (lacked) replace(this.#began, `${start}; without ${lacked} for `, ago(began));
     else replace(this.#began, `${start}, takes ${duration(end)}`);
     replace(this.#axis, ...Array.from({ length: TICKS + 1 }, (_, tick) => tickAt(tick, end)));
-    replace(this.#picture, ...placed.map((span) => bar(span, end)));
+    this.#draw(placed, folds, gaps, end);
     this.#table.update(placed);
   }
+
+  /**
+   * @param {PlacedSpan[]} spans
+   * @param {Fold[]} folds
+   * @param {Gap[]} gaps
+   * @param {number} end in seconds
+   */
+  #draw(spans, folds, gaps, end) {
+    const focused = this.#picture.querySelector('button:focus')?.getAttribute('data-fold');
+    const closed = folds.filter(({ from }) => !this.#opened.has(from));
+    const isHidden = (/** @type {number} */ place, /** @type {Fold | null} */ own = null) =>
+      closed.some((fold) => fold !== own && fold.from <= place && place < fold.until);
+    const toggle = (/** @type {Fold} */ fold) => {
+      if (!this.#opened.delete(fold.from)) this.#opened.add(fold.from);
+      this.#draw(spans, folds, gaps, end);
+    };
+    const rows = spans.flatMap((span, place) => [
+      ...gaps.filter(({ before }) => before === place && !isHidden(place)).map(gapRow),
+      ...folds
+        .filter((fold) => fold.from === place && !isHidden(place, fold))
+        .map((fold) => foldRow(fold, this.#opened.has(fold.from), () => toggle(fold))),
+      ...(isHidden(place) ? [] : [bar(span, end)]),
+    ]);
+    replace(this.#picture, ...rows);
+    if (!focused) return;
+    const same = this.#picture.querySelector(`button[data-fold="${focused}"]`);
+    if (same instanceof HTMLElement) same.focus({ preventScroll: true });
+  }
+}
+
+/**
+ * @param {Fold} fold
+ * @param {boolean} isOpen
+ * @param {() => void} toggle
+ */
+function foldRow({ from, text }, isOpen, toggle) {
+  const attributes = { class: 'fold', 'aria-expanded': String(isOpen), 'data-fold': from };
+  return h('li', { class: 'between' }, button(text, toggle, attributes));
+}
+
+/** @param {Gap} gap */
+function gapRow({ seconds, text }) {
+  return h('li', { class: 'between quiet' }, `${duration(seconds)} ${text}`);
 }
 
 /**

@@ -50,6 +50,8 @@ export interface NodeRow {
   capacity: number | null;
   orphaned: number;
   pods: number;
+  /** Those of them that have no address yet. */
+  waiting: number;
 }
 
 export interface WaitingGroup {
@@ -143,6 +145,8 @@ export interface View {
 export interface MapBlock {
   cidr: string;
   node: string | null;
+  /** Absent if there are none. */
+  otherNodes?: string[];
   state: string;
   /** More about a state that is not simply a node's; empty if there is nothing more. */
   details?: string;
@@ -240,8 +244,27 @@ export interface Span {
   error: string | null;
 }
 
+/** A line in place of the spans from a place to another. */
+export interface Fold {
+  from: number;
+  until: number;
+  text: string;
+}
+
+/** A time without a span before that at a place; the text is a phrase behind the duration. */
+export interface Gap {
+  before: number;
+  start: number;
+  seconds: number;
+  text: string;
+}
+
 export interface Trace {
   spans: Span[];
+  /** Outer ones first. */
+  folds: Fold[];
+  gaps: Gap[];
+  droppedSpans: number;
   began: string;
 }
 

@@ -83,6 +83,7 @@ async fn axe_finds_nothing_serious_in_any_view() -> Result<()> {
             tab.set_screen(screen).await?;
             follows_system(&tab).await;
             is_accessible(&tab, view).await?;
+            is_readable(&tab, view).await?;
         }
     }
     assert_content(&tab, &["/trace"])?;
@@ -162,6 +163,51 @@ pub(crate) async fn is_accessible(tab: &Tab, view: &str) -> Result<()> {
     ensure!(
         wide == 0,
         "{view}: {wide} pixels do not fit into the width of the screen"
+    );
+    Ok(())
+}
+
+/// Checks that each text of the present view can be read: what is wider than its frame is in one
+/// that scrolls, takes the focus, and says so.
+async fn is_readable(tab: &Tab, view: &str) -> Result<()> {
+    let cut = "(() => {
+        const scrolls = (frame) => ['auto', 'scroll'].includes(getComputedStyle(frame).overflowX);
+        const cuts = (frame) => ['hidden', 'clip'].includes(getComputedStyle(frame).overflowX);
+        const isNamed = (frame) => frame.tabIndex === 0 && (frame.ariaLabel ?? '') !== '';
+        const found = [];
+        const texts = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
+        while (texts.nextNode()) {
+            const text = texts.currentNode;
+            const range = document.createRange();
+            range.selectNodeContents(text);
+            const { right, width } = range.getBoundingClientRect();
+            let frame = text.parentElement;
+            const isMeant = text.data.trim() !== '' && width > 0;
+            if (!isMeant || frame.closest('.for-readers, .skip, option')) continue;
+            for (; frame !== null; frame = frame.parentElement) {
+                const isCut = right > frame.getBoundingClientRect().right + 1;
+                if (isCut && scrolls(frame) && isNamed(frame)) break;
+                if (isCut && (cuts(frame) || frame === document.documentElement)) {
+                    found.push(text.data);
+                }
+            }
+        }
+        for (const frame of document.querySelectorAll('.scroll')) {
+            const isWider = frame.scrollWidth > frame.clientWidth + 1;
+            const isSaid = frame.previousElementSibling.checkVisibility();
+            if (isWider !== isSaid) found.push(`the hint of ${frame.ariaLabel}`);
+        }
+        return found;
+    })()";
+    // The hint follows a change of the width a moment later.
+    tab.until(&format!(
+        "!{cut}.some((text) => text.startsWith('the hint of'))"
+    ))
+    .await;
+    let cut = tab.evaluate(cut).await?;
+    ensure!(
+        cut == Value::Array(Vec::new()),
+        "{view}: texts that cannot be read: {cut:#}"
     );
     Ok(())
 }

@@ -1,6 +1,7 @@
 //! The page follows a live cluster.
 
 use anyhow::{Context as _, Result};
+use podplane_ipam::IpPolicy;
 use podplane_tests::{listener::PageListener, pods};
 
 use crate::site::{Site, assert_content, ledger};
@@ -184,6 +185,48 @@ async fn a_pod_that_waits_says_for_what_and_what_would_help() -> Result<()> {
     tab.until_text("main", "No pods are waiting").await;
     assert_content(&tab, &[])?;
     drop(listener);
+    site.finish().await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn attempts_between_the_first_and_the_last_one_are_folded() -> Result<()> {
+    // A scheduler that counts no addresses, and one node of 5.
+    let blind = ledger().nodes(1).node_cidr_mask_size(29);
+    let Some(site) = Site::start(blind.ip_policy(IpPolicy::Off)).await? else {
+        return Ok(());
+    };
+    site.podplane("run full --replicas 5 --wait").await?;
+    site.podplane("run late").await?;
+    let tab = site.logged_in("#/pod/default/late").await?;
+    let fold = "document.querySelector('.fold')";
+    tab.until(&format!(
+        "{fold}?.innerText.includes('attempts in between, each failed: ')"
+    ))
+    .await;
+    // A time without a step has a row, with its cause.
+    tab.until_text(".waterfall", "without a step: the back-off of kubelet")
+        .await;
+    let rows = async || {
+        tab.evaluate("document.querySelectorAll('.waterfall li').length")
+            .await
+    };
+    let closed = rows().await?.as_u64().context("a number")?;
+    tab.evaluate(&format!("{fold}.focus()")).await?;
+    tab.press("Enter").await?;
+    tab.until(&format!(
+        "document.activeElement === {fold} && {fold}.ariaExpanded === 'true'"
+    ))
+    .await;
+    let open = rows().await?.as_u64().context("a number")?;
+    assert!(open > closed + 1, "{open} rows, {closed} when folded");
+    // It stays open when more attempts come.
+    tab.until(&format!(
+        "document.querySelectorAll('.waterfall li').length > {open} && {fold}.ariaExpanded === 'true'"
+    ))
+    .await;
+    tab.press("Enter").await?;
+    tab.until(&format!("{fold}.ariaExpanded === 'false'")).await;
+    assert_content(&tab, &[])?;
     site.finish().await
 }
 

@@ -163,6 +163,7 @@ async fn duplicates_appear_and_the_repair_removes_them() -> Result<()> {
     tab.until_text(".legend", "duplicate").await;
     tab.until_text(".legend", "has several holders").await;
     assert!((moment(&tab).await? - found).abs() < 0.002, "{found}");
+    has_one_number(&tab, &listener, step.to).await?;
 
     // A link to a moment opens there, also in a page that is loaded anew.
     let map = |at: f64| listener.view(&format!("#/map?network={NETWORK}&at={at}"));
@@ -201,6 +202,9 @@ async fn duplicates_appear_and_the_repair_removes_them() -> Result<()> {
         .await?;
     tab.until_text("main", "A recording has no traces").await;
     tab.until_text(".facts", "Running").await;
+    // Its events have their times.
+    let events = "document.querySelectorAll('[aria-label=Events] tbody time')";
+    tab.until(&format!("{events}.length > 0")).await;
     tab.evaluate("document.querySelector('#moment').focus()")
         .await?;
     tab.press("Home").await?;
@@ -248,6 +252,58 @@ async fn duplicates_appear_and_the_repair_removes_them() -> Result<()> {
     assert_eq!(tab.evaluate(FIELD).await?, Value::Null);
     assert_content(&tab, &["/ui/session"])?;
     browser.close().await
+}
+
+/// The views agree on the numbers of a moment at which two nodes have one block.
+async fn has_one_number(tab: &Tab, listener: &PageListener, at: f64) -> Result<()> {
+    let wait_number = async |expression: &str| -> Result<u64> {
+        tab.until(&format!("({expression}) > 0")).await;
+        tab.evaluate(expression).await?.as_u64().context("a number")
+    };
+    // The figure of the overview, and the sum of the states beside its map.
+    tab.open(&listener.view(&format!("#/?at={at}"))).await?;
+    let figure = "Number([...document.querySelectorAll('.figures a')]
+        .find((one) => one.innerText.includes('in use'))?.querySelector('strong').innerText)";
+    let in_use = wait_number(figure).await?;
+    let states = "[...document.querySelectorAll('.legend tbody tr')]
+        .filter((row) => /^(D|X|O|~|p|s|n)/.test(row.querySelector('.swatch').textContent))
+        .reduce((sum, row) => sum + Number(row.cells[1].innerText), 0)";
+    assert_eq!(wait_number(states).await?, in_use);
+    // That of the map, and of each node that of its block.
+    tab.open(&listener.view(&format!("#/map?network={NETWORK}&at={at}")))
+        .await?;
+    tab.until_text("main p.quiet", &format!("{in_use} in use;"))
+        .await;
+    let disagree = "(async () => {
+        const read = async (path) => (await fetch(`/summary/v1alpha1/${path}`)).json();
+        const { nodes } = await read('cluster?at=AT');
+        const used = ['duplicate', 'outside', 'orphaned', 'draining', 'pod'];
+        const found = [];
+        for (const { name, used: ofNode, blocks: [{ cidr }] } of nodes) {
+            const { view } = await read(`map?prefix=${cidr}&at=AT`);
+            const ofMap = used.reduce((sum, state) => sum + (view.counts[state] ?? 0), 0);
+            if (ofNode !== ofMap) found.push(`${name}: ${ofNode} and ${ofMap}`);
+        }
+        return found;
+    })()";
+    let disagree = tab
+        .evaluate(&disagree.replace("AT", &at.to_string()))
+        .await?;
+    assert_eq!(disagree, Value::Array(Vec::new()));
+
+    // Both nodes are named at the cursor.
+    tab.open(&listener.view(&format!(
+        "#/map?network={NETWORK}&prefix=10.244.0.0/24&at={at}"
+    )))
+    .await?;
+    tab.until_text(".crumbs [aria-current]", "10.244.0.0/24")
+        .await;
+    tab.evaluate("document.querySelector('.map canvas').focus()")
+        .await?;
+    tab.press("End").await?;
+    let nodes = "document.querySelectorAll('.cell-details dd a[href^=\"#/node/\"]').length";
+    tab.until(&format!("{nodes} === 2")).await;
+    Ok(())
 }
 
 /// True if the view has a duplicate, as of the moment that the slider shows.

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use podplane_api::jiff::Timestamp;
+use podplane_api::{jiff::Timestamp, trace::dropped_steps};
 use podplane_host::clock;
 use podplane_service_runtime::trace::{Journey, ReceivedSpan, waterfall};
 
@@ -35,7 +35,7 @@ pub(super) fn lines(journeys: &Journeys, uid: &str) -> Vec<LogLine> {
         how: text,
     };
     let heading = format!("trace {id:032x}:");
-    let more = (dropped > 0).then(|| format!("({dropped} steps in between are not kept)"));
+    let more = dropped_steps(dropped).map(|remark| format!("({remark})"));
     let shown = waterfall::lines(&spans, WIDTH);
     let texts = std::iter::once(heading).chain(shown).chain(more);
     texts.map(line).collect()

@@ -245,13 +245,25 @@ impl Timeline {
         nodes.into_values().collect()
     }
 
-    /// The events so far.
-    pub(super) fn events(&self, at: f64) -> Vec<&Value> {
-        let events = self.until(at).iter().filter_map(|(_, entry)| match entry {
-            TimedEntry::Event(event) => Some(event),
-            _ => None,
+    /// The events so far, with their times if that of the beginning is known.
+    pub(super) fn events(&self, at: f64) -> Vec<Value> {
+        let events = self.until(at).iter().filter_map(|(time, entry)| {
+            let TimedEntry::Event(event) = entry else {
+                return None;
+            };
+            let mut event = event.clone();
+            if let Some(seen) = self.time(*time) {
+                event["lastTimestamp"] = json!(seen);
+            }
+            Some(event)
         });
         events.collect()
+    }
+
+    /// The time of a moment.
+    fn time(&self, at: f64) -> Option<Timestamp> {
+        let since = SignedDuration::try_from_secs_f64(at).ok()?;
+        self.began?.checked_add(since).ok()
     }
 
     fn until(&self, at: f64) -> &[(f64, TimedEntry)] {
@@ -465,5 +477,36 @@ mod tests {
         assert_eq!(timeline.document()["times"], json!([0.25, 1.0, 2.5, 7.0]));
         assert_eq!(timeline.document()["duration"], 9.0);
         assert_eq!(timeline.document()["faults"], json!([[2.5, 7.0]]));
+    }
+
+    #[test]
+    fn events_have_the_times_at_which_they_were_recorded() {
+        let mut first = pod("one", "a");
+        first["metadata"]["creationTimestamp"] = json!("2026-11-01T10:00:00Z");
+        let event = RecordingEntry {
+            at: 2.5,
+            step: 1,
+            what: EntryEvent::Event {
+                about: "pod/default/one".into(),
+                type_: "Normal".into(),
+                reason: "Scheduled".into(),
+                message: "bound".into(),
+                by: "scheduler".into(),
+                count: 1,
+            },
+        };
+        let recording = Recording {
+            steps: vec![RunStep {
+                number: 1,
+                ended: 9.0,
+                entries: vec![entry(0.0, ObjectChange::Added, first), event],
+                ..RunStep::default()
+            }],
+            ..Recording::default()
+        };
+        let timeline = Timeline::new("run".into(), recording);
+        assert!(timeline.events(2.4).is_empty());
+        let events = timeline.events(9.0);
+        assert_eq!(events[0]["lastTimestamp"], "2026-11-01T10:00:02.5Z");
     }
 }

@@ -6,7 +6,7 @@ use podplane_report::{
 };
 use podplane_service_runtime::trace::waterfall;
 
-use super::PrintedTrace;
+use super::{PrintedTrace, TraceEnd};
 use crate::output::page;
 
 /// The number of intervals of the time axis.
@@ -32,10 +32,11 @@ pub(crate) fn sections(answer: GetPodTraceResponse) -> anyhow::Result<Vec<Sectio
         deletion,
         ..
     } = answer;
+    let end = TraceEnd::of(deletion.as_ref());
     let mut sections = Vec::new();
     if let Some(creation) = creation {
         let trace = PrintedTrace::try_from(creation)?;
-        let about = trace.journey();
+        let about = trace.journey(end);
         sections.push(section(&trace, "Creation", &name, about));
     }
     if let Some(deletion) = deletion {

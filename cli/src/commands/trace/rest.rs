@@ -43,7 +43,12 @@ pub(crate) async fn of_pod(
 
 /// The rows as the traces that they were made of. Ids of spans are their places.
 fn traces(row: TraceRow, namespace: String, name: String, uid: String) -> GetPodTraceResponse {
-    let TraceRow { spans, began } = row;
+    let TraceRow {
+        spans,
+        began,
+        dropped_spans,
+        ..
+    } = row;
     let began = u64::try_from(began.as_nanosecond()).unwrap_or_default();
     let (mut creation, mut deletion) = (Vec::new(), Vec::new());
     // A parent comes before its parts.
@@ -62,16 +67,17 @@ fn traces(row: TraceRow, namespace: String, name: String, uid: String) -> GetPod
             false => creation.push(span(place, row, began)),
         }
     }
-    let trace = |spans: Vec<Span>| {
+    let trace = |spans: Vec<Span>, dropped_spans: u64| {
         (!spans.is_empty()).then(|| Trace {
             trace_id: uid.replace('-', ""),
             spans,
+            dropped_spans,
             ..Trace::default()
         })
     };
     GetPodTraceResponse {
-        creation: trace(creation),
-        deletion: trace(deletion),
+        creation: trace(creation, dropped_spans),
+        deletion: trace(deletion, 0),
         namespace,
         name,
         uid,
@@ -129,6 +135,9 @@ mod tests {
                 row("delete", 9.0, None),
                 row("remove", 9.5, Some(3)),
             ],
+            folds: Vec::new(),
+            gaps: Vec::new(),
+            dropped_spans: 7,
             began: "2026-01-01T00:00:00Z".parse().unwrap(),
         };
         let answer = traces(rows, "default".into(), "web".into(), "a-b".into());
@@ -139,7 +148,10 @@ mod tests {
         let (creation, deletion) = (answer.creation.unwrap(), answer.deletion.unwrap());
         assert_eq!(names(&creation), ["create", "bind", "lost parent"]);
         assert_eq!(names(&deletion), ["delete", "remove"]);
-        assert_eq!(creation.trace_id, "ab");
+        assert_eq!(
+            (creation.trace_id.as_str(), creation.dropped_spans),
+            ("ab", 7)
+        );
         let bind = &creation.spans[1];
         assert_eq!(
             (bind.span_id.as_str(), bind.parent_span_id.as_str()),

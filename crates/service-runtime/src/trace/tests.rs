@@ -279,6 +279,46 @@ create          apiserver  ▕▏                                  ▏    1.0 ms
 }
 
 #[test]
+fn folds_attempts_whose_errors_differ_by_an_id_alone() {
+    let mut spans = vec![step(1, 0, "create", "apiserver", 0, 1)];
+    for attempt in 1..=3 {
+        let (id, start) = (attempt * 10, attempt * 30);
+        let call = step(id + 1, id, "RunPodSandbox", "cri", start, start + 9);
+        let choice = step(id + 2, id + 1, "allocate", "host-local", start, start + 5);
+        spans.push(step(id, 1, "sync", "kubelet", start, start + 10));
+        spans.push(failed(call, &format!("sandbox {attempt}: no address")));
+        spans.push(failed(choice, "no address"));
+    }
+    assert_eq!(
+        shown(&spans),
+        "\
+STEP                 PROCESS     0                        100 ms       TOOK
+create               apiserver   ▕▏                            ▏    1.0 ms
+└─ sync ×3           kubelet     ▕         ███     ███      ███▏   30.0 ms
+   └─ RunPodSandbox  cri         ▕                          ███▏    9.0 ms
+                     failed: sandbox 3: no address
+      └─ allocate    host-local  ▕                          ██ ▏    5.0 ms  failed: no address"
+    );
+}
+
+#[test]
+fn steps_without_their_parent_are_within_the_root() {
+    let spans = [
+        step(1, 0, "create", "apiserver", 0, 1),
+        step(9, 8, "allocate", "cri", 40, 50),
+        step(3, 1, "sync", "kubelet", 60, 100),
+    ];
+    assert_eq!(
+        shown(&spans),
+        "\
+STEP         PROCESS    0                                           100 ms       TOOK
+create       apiserver  ▕▏                                               ▏    1.0 ms
+├─ allocate  cri        ▕                   █████                        ▏   10.0 ms
+└─ sync      kubelet    ▕                             ███████████████████▏   40.0 ms"
+    );
+}
+
+#[test]
 fn survives_missing_parents_and_cycles() {
     let spans = [
         step(2, 1, "orphan", "a", 0, 1),

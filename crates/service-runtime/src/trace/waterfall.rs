@@ -9,6 +9,8 @@ use std::{
     time::Duration,
 };
 
+use podplane_api::trace::{StepKind, failure};
+
 use super::{ReceivedSpan, attribute};
 
 /// Below this width there are no bars.
@@ -76,7 +78,7 @@ pub fn extent(spans: &[ReceivedSpan]) -> Option<(u64, u64)> {
 
 /// The spans by their parents.
 struct SpanTree<'a> {
-    /// Spans without a known parent, by their start.
+    /// The root, and spans without a known parent if the root is not kept; by their start.
     roots: Vec<&'a ReceivedSpan>,
     parts: BTreeMap<u64, Vec<&'a ReceivedSpan>>,
 }
@@ -97,10 +99,17 @@ impl<'a> SpanTree<'a> {
         // contain the other.
         ordered.sort_by_key(|span| (span.start_unix_nano, u64::MAX - span.end_unix_nano, span.id));
         let (mut roots, mut parts) = (Vec::new(), BTreeMap::<u64, Vec<&ReceivedSpan>>::new());
+        let root = ordered.iter().find(|span| span.parent == 0);
+        let root = root.map(|span| span.id);
         for span in ordered {
-            match known.contains(&span.parent) && span.parent != span.id {
-                true => parts.entry(span.parent).or_default().push(span),
-                false => roots.push(span),
+            let parent = match known.contains(&span.parent) && span.parent != span.id {
+                true => Some(span.parent),
+                // The root is around all steps whose parent is not kept.
+                false => root.filter(|root| span.parent != 0 && *root != span.id),
+            };
+            match parent {
+                Some(parent) => parts.entry(parent).or_default().push(span),
+                None => roots.push(span),
             }
         }
         Self { roots, parts }
@@ -149,25 +158,31 @@ impl<'a> SpanTree<'a> {
         }
     }
 
-    /// Groups consecutive spans that failed alike, and similar spans without children.
+    /// Groups spans that failed alike, and similar spans without children.
     fn folded(&self, spans: &[&'a ReceivedSpan]) -> Vec<Vec<&'a ReceivedSpan>> {
-        let mut groups: Vec<Vec<&ReceivedSpan>> = Vec::new();
-        for span in spans {
-            let is_alike = |group: &&mut Vec<&ReceivedSpan>| {
-                group.first().is_some_and(|first| {
-                    first.name == span.name
-                        && first.process() == span.process()
-                        && first.error == span.error
-                        && (span.error.is_some()
-                            || (self.parts(first).is_empty() && self.parts(span).is_empty()))
-                })
-            };
-            match groups.iter_mut().find(is_alike) {
-                Some(group) => group.push(span),
-                None => groups.push(vec![span]),
+        let processes: Vec<String> = spans.iter().map(|span| span.process()).collect();
+        let kinds = spans
+            .iter()
+            .zip(&processes)
+            .map(|(span, process)| StepKind {
+                name: &span.name,
+                process,
+                failure: self.failure(span),
+                has_parts: !self.parts(span).is_empty(),
+            });
+        let mut groups: Vec<(StepKind<'_>, Vec<&ReceivedSpan>)> = Vec::new();
+        for (span, kind) in spans.iter().zip(kinds) {
+            match groups.iter_mut().find(|(first, _)| first.is_alike(&kind)) {
+                Some((_, group)) => group.push(span),
+                None => groups.push((kind, vec![span])),
             }
         }
-        groups
+        groups.into_iter().map(|(_, group)| group).collect()
+    }
+
+    fn failure(&self, span: &'a ReceivedSpan) -> Option<&'a str> {
+        let error = |span: &'a ReceivedSpan| span.error.as_deref();
+        failure(span, &error, &|span| self.parts(span).to_vec())
     }
 }
 

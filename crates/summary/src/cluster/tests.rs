@@ -166,6 +166,31 @@ fn rows_count_the_pods_of_nodes_and_their_addresses() {
 }
 
 #[test]
+fn nodes_and_the_map_have_the_same_number_of_addresses_in_use() {
+    let mut cluster = small();
+    // Two nodes have the block, and two pods the address; one more pod waits for an address.
+    cluster.apply_node(&node("c", "10.244.1.0/24"));
+    cluster.apply_pod(&pod("two", "c", "10.244.1.2"));
+    cluster.apply_pod(&pod("three", "c", "10.244.1.3"));
+    let mut bound = pod("late", "a", "");
+    let status = bound.status.as_mut().unwrap();
+    (status.pod_ip, status.pod_ips) = (None, None);
+    status.phase = Some("Pending".into());
+    cluster.apply_pod(&bound);
+    let (space, summary) = summary(&mut cluster);
+    let block = "10.244.1.0/24".parse().unwrap();
+    let on_map = space.counts(NetworkRole::Pods, &block).in_use();
+    assert_eq!((on_map, summary.networks[0].counts.in_use()), (2, 2));
+    let numbers = |name: &str| {
+        let row = summary.nodes.get(name);
+        row.map(|row| (row.used, row.waiting, row.pods))
+    };
+    assert_eq!(numbers("a"), Some((2, 1, 2)));
+    assert_eq!(numbers("c"), Some((2, 0, 2)));
+    assert_eq!(summary.pods.waiting, 1);
+}
+
+#[test]
 fn a_pod_that_has_released_its_addresses_claims_none() {
     let mut cluster = small();
     let mut done = pod("one", "a", "10.244.1.2");

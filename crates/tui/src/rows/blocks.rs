@@ -1,6 +1,6 @@
 //! The blocks of nodes with the use of their addresses.
 
-use std::{borrow::Cow, collections::BTreeSet, net::IpAddr};
+use std::{borrow::Cow, collections::BTreeSet};
 
 use ipnet::IpNet;
 use podplane_api::table::NONE;
@@ -8,7 +8,7 @@ use podplane_ipam::{AddressRange, Family, figures::readable, parse_cidr};
 use podplane_map::{BlockState, NodeBlock};
 
 use crate::{
-    cluster::{Cluster, Source},
+    cluster::{AddressesInUse, Cluster, Source},
     row::{
         Cell, Column,
         ColumnWidth::{AtLeast, Fixed},
@@ -34,18 +34,15 @@ pub(crate) struct BlockRow {
 }
 
 impl BlockRow {
-    /// `ips` are the addresses of all pods and held sandboxes, sorted.
-    fn new(block: &NodeBlock, ips: &[IpAddr]) -> Self {
+    fn new(block: &NodeBlock, in_use: &AddressesInUse) -> Self {
         let cidr = block.cidr();
-        let before = ips.partition_point(|ip| *ip < cidr.network());
-        let until = ips.partition_point(|ip| *ip <= cidr.broadcast());
         Self {
             cidr,
             name: cidr.to_string(),
             state: block.state(),
             node: block.node().map(str::to_owned),
             details: block.details().to_owned(),
-            used: until - before,
+            used: in_use.within(&cidr),
             size: size(cidr),
         }
     }
@@ -164,23 +161,12 @@ impl Row for BlockRow {
 
     /// The records, or the blocks of nodes in a cluster that keeps none.
     fn all(cluster: &Cluster, _: &Scope) -> Vec<Self> {
-        let pods = cluster.pods.iter().filter(|pod| pod.held > 0);
-        let mut ips: Vec<IpAddr> = pods.flat_map(|pod| pod.ips.iter().copied()).collect();
-        ips.sort_unstable();
+        let in_use = cluster.addresses_in_use();
         let records = cluster.blocks.records.as_ref();
-        let held = records.map(|records| records.held.as_slice());
-        let of_gone_pods: Vec<IpAddr> = held
-            .unwrap_or_default()
-            .iter()
-            .filter(|ip| ips.binary_search(ip).is_err())
-            .copied()
-            .collect();
-        ips.extend(of_gone_pods);
-        ips.sort_unstable();
         let mut rows: Vec<_> = records
             .iter()
             .flat_map(|records| &records.blocks)
-            .map(|block| BlockRow::new(block, &ips))
+            .map(|block| BlockRow::new(block, &in_use))
             .collect();
         let known: BTreeSet<IpNet> = rows.iter().map(|row| row.cidr).collect();
         let of_nodes = cluster.nodes.iter().flat_map(|node| {
@@ -191,7 +177,7 @@ impl Row for BlockRow {
         let unrecorded = of_nodes.filter(|(cidr, _)| !known.contains(cidr));
         let unrecorded = unrecorded
             .filter_map(|(cidr, node)| NodeBlock::new(cidr, BlockState::Assigned, Some(node)).ok());
-        rows.extend(unrecorded.map(|block| Self::new(&block, &ips)));
+        rows.extend(unrecorded.map(|block| Self::new(&block, &in_use)));
         rows
     }
 

@@ -3,11 +3,11 @@
 use std::{borrow::Cow, sync::Arc};
 
 use podplane_api::table::NONE;
-use podplane_ipam::{NodeAddresses, capacity::NodeCapacity};
+use podplane_ipam::{Family, NodeAddresses, capacity::NodeCapacity, parse_cidr};
 
 use super::{ago, by_age};
 use crate::{
-    cluster::{Cluster, NodeLoad, Source},
+    cluster::{AddressesInUse, Cluster, NodeLoad, Source},
     facts::NodeFact,
     row::{
         Cell, Column,
@@ -27,14 +27,16 @@ pub(crate) struct NodeRow {
     /// `None` if the pods are not known.
     load: Option<NodeLoad>,
     addresses: NodeAddresses,
+    /// The addresses of its blocks that are in use, as the map counts them.
+    used: u64,
 }
 
 impl NodeRow {
-    /// The addresses that are taken, and all, or `None` while the node waits for its block.
+    /// The addresses in use, and all, or `None` while the node waits for its block.
     fn usage(&self) -> Option<(u64, u64)> {
         match self.addresses.capacity {
             NodeCapacity::AwaitsBlock => None,
-            NodeCapacity::Pods { count, .. } => Some((self.addresses.taken(), count)),
+            NodeCapacity::Pods { count, .. } => Some((self.used, count)),
         }
     }
 
@@ -42,7 +44,7 @@ impl NodeRow {
     fn part(&self) -> u64 {
         match self.usage() {
             None | Some((_, 0)) => 0,
-            Some((taken, count)) => taken.saturating_mul(1_000_000) / count,
+            Some((used, count)) => used.saturating_mul(1_000_000) / count,
         }
     }
 
@@ -50,20 +52,29 @@ impl NodeRow {
         match (self.usage(), self.load) {
             (None, _) => Cell::toned("no block", Tone::Warning),
             (Some((_, count)), None) => format!("?/{count}").into(),
-            (Some((taken, count)), Some(_)) => Cell::toned(
-                format!("{taken}/{count}"),
-                fill_tone(taken.into(), count.into()),
+            (Some((used, count)), Some(_)) => Cell::toned(
+                format!("{used}/{count}"),
+                fill_tone(self.addresses.taken().into(), count.into()),
             ),
         }
     }
 
     fn fill(&self) -> Cell {
         match (self.usage(), self.load) {
-            (Some((taken, count)), Some(_)) => {
-                let (taken, count) = (taken.into(), count.into());
-                Cell::toned(bar(taken, count, BAR.into()), fill_tone(taken, count))
+            (Some((used, count)), Some(_)) => {
+                let (used, count) = (used.into(), count.into());
+                let tone = fill_tone(self.addresses.taken().into(), count);
+                Cell::toned(bar(used, count, BAR.into()), tone)
             }
             _ => Cell::default(),
+        }
+    }
+
+    fn waiting(&self) -> Cell {
+        match self.load.map(|load| load.waiting) {
+            None => "?".into(),
+            Some(0) => "0".into(),
+            Some(waiting) => Cell::toned(waiting.to_string(), Tone::Warning),
         }
     }
 
@@ -94,7 +105,7 @@ impl Row for NodeRow {
         Column {
             title: "NAME",
             sort_key: 'N',
-            width: AtLeast(14),
+            width: AtLeast(13),
             rank: 0,
             cell: |row, _| row.node.key.name.as_str().into(),
             order: |a, b| a.node.key.cmp(&b.node.key),
@@ -102,7 +113,7 @@ impl Row for NodeRow {
         Column {
             title: "STATUS",
             sort_key: 'S',
-            width: Fixed(9),
+            width: Fixed(8),
             rank: 0,
             cell: |row, _| row.status(),
             order: |a, b| a.node.status.cmp(&b.node.status),
@@ -110,7 +121,7 @@ impl Row for NodeRow {
         Column {
             title: "BLOCKS",
             sort_key: 'B',
-            width: AtLeast(17),
+            width: AtLeast(16),
             rank: 1,
             cell: |row, _| match row.blocks.as_str() {
                 "" => NONE.into(),
@@ -124,7 +135,7 @@ impl Row for NodeRow {
             width: Fixed(9),
             rank: 0,
             cell: |row, _| row.used(),
-            order: |a, b| a.addresses.taken().cmp(&b.addresses.taken()),
+            order: |a, b| a.used.cmp(&b.used),
         },
         Column {
             title: "FILL",
@@ -141,6 +152,17 @@ impl Row for NodeRow {
             rank: 2,
             cell: |row, _| row.orphans(),
             order: |a, b| a.addresses.orphaned.cmp(&b.addresses.orphaned),
+        },
+        Column {
+            title: "WAIT",
+            sort_key: 'W',
+            width: Fixed(4),
+            rank: 1,
+            cell: |row, _| row.waiting(),
+            order: |a, b| {
+                let waiting = |row: &Self| row.load.map(|load| load.waiting);
+                waiting(a).cmp(&waiting(b))
+            },
         },
         Column {
             title: "PODS",
@@ -168,12 +190,14 @@ impl Row for NodeRow {
 
     fn all(cluster: &Cluster, _: &Scope) -> Vec<Self> {
         let knows_pods = cluster.is_permitted(Source::Pods);
+        let in_use = cluster.addresses_in_use();
         let row = |node: &Arc<NodeFact>| {
             let load = cluster.load(&node.key.name);
             Self {
                 blocks: node.blocks.join(","),
                 load: knows_pods.then_some(load),
                 addresses: node.addresses(load.held),
+                used: used(node, &in_use, load),
                 node: node.clone(),
             }
         };
@@ -196,5 +220,23 @@ impl Row for NodeRow {
     fn target(&self) -> Option<Target> {
         let name = self.node.key.name.clone();
         Some(Target::Pods(Scope::Node(name)))
+    }
+}
+
+/// The addresses of the node's blocks that are in use; with blocks of both families, the larger
+/// number. Where pods have addresses elsewhere, as in networks with an IPAM of their own, the number
+/// of these pods.
+fn used(node: &NodeFact, in_use: &AddressesInUse, load: NodeLoad) -> u64 {
+    let of_family = |family: Family| {
+        let cidrs = node
+            .blocks
+            .iter()
+            .filter_map(|block| parse_cidr(block).ok());
+        let cidrs = cidrs.filter(|cidr| Family::of(cidr) == family);
+        cidrs.map(|cidr| in_use.within(&cidr)).sum::<usize>()
+    };
+    match of_family(Family::V4).max(of_family(Family::V6)) {
+        0 => load.addressed,
+        used => u64::try_from(used).unwrap_or(u64::MAX),
     }
 }

@@ -5,14 +5,19 @@ use super::*;
 #[test]
 fn formats_only_visible_rows_of_150_000_pods() {
     let mut top = Fixture::new(View::Pods, 140, 40);
-    let nodes = (0..5_000).map(|n| node(&format!("node-{n}"), "10.0.0.0/24", 253, true));
+    let block = |n: u32| std::net::Ipv4Addr::from_bits(0x0a00_0000 + 256 * n);
+    let nodes = (0..5_000).map(|n| {
+        let block = format!("{}/24", block(n));
+        node(&format!("node-{n}"), &block, 253, true)
+    });
     top.send(Message::Nodes(Change::Listed(nodes.collect())));
     let model = running("web", "node-0", "10.0.0.2");
     let pods = (0..150_000_u32).map(|n| {
         let mut pod = model.clone();
         pod.key.name = format!("web-{n}");
         pod.node = Some(format!("node-{}", n % 5_000));
-        pod.ips = vec![std::net::Ipv4Addr::from_bits(0x0a00_0000 + n).into()];
+        pod.ips =
+            vec![std::net::Ipv4Addr::from_bits(block(n % 5_000).to_bits() + 2 + n / 5_000).into()];
         pod
     });
     top.send(Message::Pods(Change::Listed(pods.collect())));
@@ -24,7 +29,7 @@ fn formats_only_visible_rows_of_150_000_pods() {
     top.send(Message::Pods(Change::Applied(running(
         "a-new-one",
         "node-0",
-        "10.1.0.1",
+        "10.0.0.200",
     ))));
     top.keys("jjjk");
     assert!(!top.screen().contains("a-new-one"));
