@@ -13,6 +13,7 @@ use podplane_progress::animate;
 
 use crate::{
     format::plain,
+    look::SeenObject,
     narration,
     plan::{Parameter, PlannedCase, PlannedStep},
     runner::{Job, RunFailure, RunOutcome, RunReport},
@@ -133,7 +134,7 @@ impl Console {
         match outcome {
             RunOutcome::Failed(failure) => {
                 text.push('\n');
-                text.push_str(&indent(&described(report, failure)));
+                text.push_str(&indent(&described(report, failure, OBJECT_LINES)));
             }
             RunOutcome::Broken(why) => {
                 text.push('\n');
@@ -242,20 +243,35 @@ fn reason(report: &RunReport, failure: &RunFailure) -> String {
     format!("{file}:{at}: step {step}, {title}: {why}")
 }
 
-/// Describes a failure, for people and for JUnit.
-pub(crate) fn described(report: &RunReport, failure: &RunFailure) -> String {
-    let events = &failure.events;
+/// The most lines of an object on a terminal.
+const OBJECT_LINES: usize = 24;
+
+/// Describes a failure, for people and for JUnit, with `most` lines of each object.
+pub(crate) fn described(report: &RunReport, failure: &RunFailure, most: usize) -> String {
     let mut text = reason(report, failure);
-    if events.is_empty() {
-        text.push_str("\nthere were no events");
-    } else {
-        text.push_str("\nthe last events:");
-        for event in events {
-            text.push_str("\n  ");
-            text.push_str(event);
+    for SeenObject { about, value } in failure.findings.objects() {
+        let value = format!("{value:#}");
+        let lines: Vec<&str> = value.lines().collect();
+        let shown = lines.iter().take(most);
+        let shown: Vec<_> = shown.map(|line| format!("\n    {line}")).collect();
+        text = format!("{text}\n  {about}:{}", shown.concat());
+        if let Some(more @ 1..) = lines.len().checked_sub(most) {
+            text = format!("{text}\n    ({more} more lines; --html FILE has all)");
         }
     }
+    text.push('\n');
+    text.push_str(&last_events(failure));
     text
+}
+
+/// The events before a failure, a line each.
+pub(crate) fn last_events(failure: &RunFailure) -> String {
+    let RunFailure { events, .. } = failure;
+    if events.is_empty() {
+        return "there were no events".into();
+    }
+    let lines: Vec<_> = events.iter().map(|event| format!("\n  {event}")).collect();
+    format!("the last events:{}", lines.concat())
 }
 
 /// The changing line of a run that is under way.

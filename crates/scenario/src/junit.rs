@@ -38,7 +38,7 @@ fn case(report: &RunReport) -> TestCase {
             let mut status = TestCaseStatus::non_success(NonSuccessKind::Failure);
             status.set_message(format!("step {}, {}", failure.step, failure.title));
             status.set_type("expectation");
-            status.set_description(described(report, failure));
+            status.set_description(described(report, failure, usize::MAX));
             status
         }
         RunOutcome::Broken(why) => {

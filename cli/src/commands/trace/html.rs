@@ -2,13 +2,18 @@
 
 use podplane_proto::trace::GetPodTraceResponse;
 use podplane_report::{
-    AxisTick, Block, Fact, Figure, Picture, Report, Section, Tone, Waterfall, WaterfallRow,
+    AxisTick, Block, Fact, Figure, Picture, Report, Section, Tone, Waterfall, WaterfallGap,
+    WaterfallRow, gaps,
 };
 use podplane_service_runtime::trace::waterfall;
 
 use super::PrintedTrace;
 use crate::output::page;
 
+/// The least time without a step that is shown, in nanoseconds.
+const LEAST_GAP: u64 = 1_000_000_000;
+/// The most failures that are not folded.
+const MOST_FAILURES: usize = 5;
 /// The number of intervals of the time axis.
 const INTERVALS: u32 = 4;
 
@@ -58,15 +63,30 @@ fn section(trace: &PrintedTrace, title: &str, pod: &str, about: String) -> Secti
     let failures: Vec<String> = failures.collect();
     let mut blocks = vec![Block::Paragraph(about), Block::Facts(facts)];
     if !failures.is_empty() {
+        let count = failures.len();
         blocks.push(Block::Notice(Tone::Bad, "Steps that failed:".into()));
-        blocks.push(Block::List(failures));
+        blocks.push(match count <= MOST_FAILURES {
+            true => Block::List(failures),
+            false => Block::Folded {
+                summary: format!("{count} attempts that failed"),
+                is_open: false,
+                blocks: vec![Block::List(failures)],
+            },
+        });
+    }
+    if !chart.gaps.is_empty() {
+        let gaps = chart.gaps.iter().map(|gap| gap.text.clone());
+        blocks.push(Block::Paragraph(format!(
+            "Times without any step: {}.",
+            gaps.collect::<Vec<_>>().join(", ")
+        )));
     }
     let kind = title.to_lowercase();
     blocks.push(Block::Figure(Box::new(Figure {
         id: format!("{kind}-{pod}-steps"),
         caption: format!("The steps of the {kind} of {pod}"),
         tables: vec![chart.table()],
-        picture: Picture::Waterfall(chart),
+        picture: Picture::Waterfall(chart.shortened()),
     })));
     Section::new(format!("{kind}-{pod}"), title, blocks)
 }
@@ -99,9 +119,18 @@ fn chart(trace: &PrintedTrace) -> Waterfall {
             _ => waterfall::duration(all / u64::from(INTERVALS) * u64::from(number)),
         },
     };
+    let steps = trace.spans.iter();
+    let steps = steps.map(|span| (span.start_unix_nano, span.end_unix_nano));
+    // A span around all others is not what goes on meanwhile.
+    let steps = steps.filter(|step| *step != (from, until));
+    let gap = |(begin, end): (u64, u64)| WaterfallGap {
+        span: (share(begin), share(end)),
+        text: format!("{} without a step", waterfall::duration(end - begin)),
+    };
     Waterfall {
         rows: waterfall::rows(&trace.spans).iter().map(row).collect(),
         ticks: (0..=INTERVALS).map(tick).collect(),
+        gaps: gaps(steps, LEAST_GAP).into_iter().map(gap).collect(),
     }
 }
 
