@@ -10,6 +10,7 @@ use anstyle::{AnsiColor, Style};
 use indicatif::{MultiProgress, ProgressBar};
 use podplane_api::printable;
 use podplane_progress::animate;
+use serde_json::Value;
 
 use crate::{
     format::plain,
@@ -134,7 +135,7 @@ impl Console {
         match outcome {
             RunOutcome::Failed(failure) => {
                 text.push('\n');
-                text.push_str(&indent(&described(report, failure, OBJECT_LINES)));
+                text.push_str(&indent(&described(report, failure, ObjectForm::Fields)));
             }
             RunOutcome::Broken(why) => {
                 text.push('\n');
@@ -243,25 +244,55 @@ fn reason(report: &RunReport, failure: &RunFailure) -> String {
     format!("{file}:{at}: step {step}, {title}: {why}")
 }
 
-/// The most lines of an object on a terminal.
-const OBJECT_LINES: usize = 24;
+/// The most characters of a field of an object on a terminal.
+const FIELD: usize = 100;
 
-/// Describes a failure, for people and for JUnit, with `most` lines of each object.
-pub(crate) fn described(report: &RunReport, failure: &RunFailure, most: usize) -> String {
+/// The form of objects in a description of a failure.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum ObjectForm {
+    /// A line for each field, with the begin of long ones.
+    Fields,
+    /// JSON.
+    Whole,
+}
+
+/// Describes a failure, for people and for JUnit.
+pub(crate) fn described(report: &RunReport, failure: &RunFailure, form: ObjectForm) -> String {
     let mut text = reason(report, failure);
     for SeenObject { about, value } in failure.findings.objects() {
-        let value = format!("{value:#}");
-        let lines: Vec<&str> = value.lines().collect();
-        let shown = lines.iter().take(most);
-        let shown: Vec<_> = shown.map(|line| format!("\n    {line}")).collect();
-        text = format!("{text}\n  {about}:{}", shown.concat());
-        if let Some(more @ 1..) = lines.len().checked_sub(most) {
-            text = format!("{text}\n    ({more} more lines; --html FILE has all)");
-        }
+        let lines = match form {
+            ObjectForm::Fields => fields(value),
+            ObjectForm::Whole => format!("{value:#}").lines().map(str::to_owned).collect(),
+        };
+        let lines = lines.iter().map(|line| format!("\n    {line}"));
+        text = format!("{text}\n  {about}:{}", lines.collect::<String>());
     }
     text.push('\n');
     text.push_str(&last_events(failure));
     text
+}
+
+/// The fields of an object's parts, a line each.
+fn fields(object: &Value) -> Vec<String> {
+    let Value::Object(parts) = object else {
+        return vec![cut(object.to_string())];
+    };
+    let of_part = |(part, value): (&String, &Value)| match value {
+        Value::Object(fields) => {
+            let fields = fields.iter();
+            let fields = fields.map(|(name, value)| cut(format!("{part}.{name}: {value}")));
+            fields.collect()
+        }
+        value => vec![cut(format!("{part}: {value}"))],
+    };
+    parts.iter().flat_map(of_part).collect()
+}
+
+fn cut(line: String) -> String {
+    match line.char_indices().nth(FIELD) {
+        Some((end, _)) => format!("{}… (--html FILE has all)", &line[..end]),
+        None => line,
+    }
 }
 
 /// The events before a failure, a line each.
