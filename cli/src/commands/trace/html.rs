@@ -62,24 +62,32 @@ fn section(trace: &PrintedTrace, title: &str, pod: &str, about: String) -> Secti
     let failures = failures.map(|row| format!("{}, {}: {}", row.name, row.process, row.note));
     let failures: Vec<String> = failures.collect();
     let mut blocks = vec![Block::Paragraph(about), Block::Facts(facts)];
-    if !failures.is_empty() {
-        let count = failures.len();
-        blocks.push(Block::Notice(Tone::Bad, "Steps that failed:".into()));
-        blocks.push(match count <= MOST_FAILURES {
-            true => Block::List(failures),
-            false => Block::Folded {
-                summary: format!("{count} attempts that failed"),
+    if let Some(last) = failures.last() {
+        let (said, all) = match failures.len() {
+            count @ 0..=MOST_FAILURES => (format!("Steps that failed: {count}."), None),
+            count => (
+                format!("{count} steps failed. The last one: {last}"),
+                Some(format!("All {count}")),
+            ),
+        };
+        blocks.push(Block::Notice(Tone::Bad, said));
+        let list = Block::List(failures);
+        blocks.push(match all {
+            None => list,
+            Some(summary) => Block::Folded {
+                summary,
                 is_open: false,
-                blocks: vec![Block::List(failures)],
+                blocks: vec![list],
             },
         });
     }
-    if !chart.gaps.is_empty() {
-        let gaps = chart.gaps.iter().map(|gap| gap.text.clone());
-        blocks.push(Block::Paragraph(format!(
-            "Times without any step: {}.",
-            gaps.collect::<Vec<_>>().join(", ")
-        )));
+    let gaps = chart.gaps.iter().map(|gap| gap.text.as_str());
+    match gaps.collect::<Vec<_>>().as_slice() {
+        [] => {}
+        gaps => blocks.push(Block::Paragraph(format!(
+            "Times of a second or more without any step, grey in the picture: {}.",
+            gaps.join(", ")
+        ))),
     }
     let kind = title.to_lowercase();
     blocks.push(Block::Figure(Box::new(Figure {
@@ -125,7 +133,7 @@ fn chart(trace: &PrintedTrace) -> Waterfall {
     let steps = steps.filter(|step| *step != (from, until));
     let gap = |(begin, end): (u64, u64)| WaterfallGap {
         span: (share(begin), share(end)),
-        text: format!("{} without a step", waterfall::duration(end - begin)),
+        text: waterfall::duration(end - begin),
     };
     Waterfall {
         rows: waterfall::rows(&trace.spans).iter().map(row).collect(),
@@ -199,5 +207,35 @@ mod tests {
         );
         let labels: Vec<_> = chart.ticks.iter().map(|tick| tick.label.as_str()).collect();
         assert_eq!(labels, ["0", "25.0 ms", "50.0 ms", "75.0 ms", "100 ms"]);
+    }
+
+    #[test]
+    fn a_time_without_steps_is_a_gap() {
+        let second = 1_000_000_000;
+        let answer = GetPodTraceResponse {
+            name: "web".into(),
+            creation: Some(Trace {
+                trace_id: "a".into(),
+                spans: vec![
+                    span(1, 0, "create", 0, second),
+                    span(2, 1, "sync", second * 7 / 2, second * 4),
+                    span(3, 1, "sync", second * 9 / 2, second * 5),
+                ],
+                ..Trace::default()
+            }),
+            ..GetPodTraceResponse::default()
+        };
+        let sections = sections(answer).unwrap();
+        let Some(Block::Figure(figure)) = sections.first().and_then(|one| one.blocks.last()) else {
+            panic!("{sections:?}")
+        };
+        let Picture::Waterfall(chart) = &figure.picture else {
+            panic!("{figure:?}")
+        };
+        let gap = WaterfallGap {
+            span: (0.2, 0.7),
+            text: "2.5 s".into(),
+        };
+        assert_eq!(chart.gaps, [gap]);
     }
 }
