@@ -155,7 +155,7 @@ mod tests {
 
     #[test]
     fn texts_are_broken_at_words() {
-        assert_eq!(lines("as wide as fits", 72.0), ["as wide as", "fits"]);
+        assert_eq!(lines("as wide as fits", 75.0), ["as wide as", "fits"]);
         assert_eq!(lines("RunPodSandbox a", 40.0), ["RunP…", "a"]);
         assert!(lines(" ", 40.0).is_empty());
     }

@@ -207,7 +207,8 @@ impl WaterfallGap {
                 rect.c-gap x=(pixel(left)) y=(TOP - 6.0) width=(pixel((right - left).max(LEAST)))
                     height=(bottom - TOP + 6.0) {}
                 @if wide(text) <= right - left {
-                    text.c-muted.c-middle x=(pixel((left + right) / 2.0)) y=(bottom + 14.0) { (text) }
+                    @let middle = pixel((left + right) / 2.0);
+                    text.c-muted.c-middle x=(middle) y=(bottom + 14.0) { (text) }
                 }
             }
         }
