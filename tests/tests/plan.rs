@@ -80,6 +80,53 @@ fn exit_code_agrees_with_the_own_row_of_the_table() -> Result<()> {
 }
 
 #[test]
+fn the_last_line_answers_whether_the_plan_is_enough() {
+    // The step of docs/tour.md, and the range of its next one.
+    let line = "--cluster-cidr 10.244.0.0/27 --node-cidr-mask-size 29 --nodes 3 --max-pods 5";
+    let said = plan(line).ok();
+    for part in [
+        "Recommended:         10.244.0.0/27 in blocks of /29: 4 nodes, 5 pods each\n",
+        "Enough:              yes: blocks for 4 nodes, 3 needed\n",
+    ] {
+        assert!(said.contains(part), "{said}");
+    }
+    let said = plan("--nodes 300").stdout;
+    let last = said.lines().last().unwrap_or_default();
+    assert!(
+        last.starts_with("Enough:              no: 300 nodes"),
+        "{said}"
+    );
+    assert_eq!(said.matches("300 nodes need").count(), 1, "{said}");
+    assert!(!plan("").ok().contains("Enough"));
+}
+
+#[test]
+fn an_overlap_with_services_is_the_first_limit() {
+    let line = "--cluster-cidr 10.244.0.0/16 --service-cidr 10.0.0.0/8 --nodes 3";
+    let said = plan(line).stdout;
+    for part in [
+        "First limit:         the overlap of services and cluster CIDR: change --cluster-cidr first",
+        "no: service range 10.0.0.0/8 overlaps all of cluster CIDR 10.244.0.0/16",
+        "Recommended:         172.16.0.0/23 in blocks of /25: 4 nodes",
+    ] {
+        assert!(said.contains(part), "{said}");
+    }
+}
+
+#[test]
+fn growth_says_when_the_blocks_end() {
+    let said = plan("--nodes 128 --growth +1/month").ok();
+    assert!(
+        said.contains("First limit:         the blocks, for 256 nodes"),
+        "{said}"
+    );
+    assert!(
+        said.contains("Blocks used up:      in 11 years, about "),
+        "{said}"
+    );
+}
+
+#[test]
 fn recommending_another_mask_warns_about_a_live_cluster() {
     let said = plan("--nodes 100").ok();
     assert!(

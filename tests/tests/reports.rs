@@ -155,6 +155,47 @@ fn audit_writes_findings_map_and_repair() -> Result<()> {
 }
 
 #[test]
+fn audit_and_map_count_each_address_and_each_block_once() -> Result<()> {
+    let pages = Pages::new()?;
+    let dump = duplicates(&pages)?;
+    let json = |args: &[&str]| -> Result<serde_json::Value> {
+        Ok(serde_json::from_str(&finish(&mut podplane(args)).stdout)?)
+    };
+    let range = ["--cluster-cidr", "10.244.0.0/16"];
+    let audit = json(&[&["audit", &dump, "-o", "json"], &range[..]].concat())?;
+    let audit = &audit["summary"]["addresses"];
+    let map = json(&[&["map", "--from", &dump, "-o", "json"], &range[..]].concat())?;
+    let count = |state: &str| map["view"]["counts"][state].as_u64().unwrap_or_default();
+    let used = ["pod", "duplicate", "outside"]
+        .map(count)
+        .iter()
+        .sum::<u64>();
+    // Three nodes, two blocks; four pods, three addresses.
+    assert_eq!((used, count("free")), (3, 503), "{map:#}");
+    assert_eq!(audit["used"], used, "{audit:#}");
+    assert_eq!(audit["free"], count("free"), "{audit:#}");
+    assert_eq!(audit["capacity"], used + count("free"), "{audit:#}");
+    Ok(())
+}
+
+#[test]
+fn audit_lists_findings_outside_of_its_map() -> Result<()> {
+    let pages = Pages::new()?;
+    let dump = duplicates(&pages)?;
+    let line = ["audit", &dump, "--cluster-cidr", "10.244.8.0/24"];
+    let (_, page) = pages.written(&line)?;
+    let cells = texts(&page, "td");
+    let place = cells.iter().position(|cell| cell == "10.244.7.0/24");
+    let finding = place.and_then(|place| cells.get(place + 1));
+    let finding = finding.with_context(|| format!("{cells:?}"))?;
+    assert!(finding.starts_with("duplicate-pod-cidr: "), "{finding}");
+    let line = ["audit", &dump, "--cluster-cidr", "10.244.0.0/16"];
+    let (_, page) = pages.written(&line)?;
+    assert!(!page.text().contains("Findings outside of the networks"));
+    Ok(())
+}
+
+#[test]
 fn audit_names_no_flag_that_was_not_given() -> Result<()> {
     let pages = Pages::new()?;
     let (_, page) = pages.written(&["audit", &duplicates(&pages)?])?;
@@ -199,11 +240,17 @@ fn plan_writes_a_page_and_a_picture() -> Result<()> {
         picture.starts_with("<svg") && picture.contains("used up in"),
         "{picture}"
     );
+    assert!(picture.contains("The plan is enough: blocks for 256 nodes, 100 needed."));
 
     let dump = dump("networks/calico-faults.yaml");
     let (live, page) = pages.written(&["plan", "--from", &dump])?;
     assert!(matches!(live.code, Some(0 | 1)), "{live:?}");
     assert_eq!(page.all("figure").count(), 1);
+    let labels = texts(&page, "text");
+    assert!(
+        labels.iter().all(|label| !label.contains('…')),
+        "{labels:?}"
+    );
     Ok(())
 }
 
@@ -229,7 +276,7 @@ steps:
   - {object: pod/web, jsonpath: .metadata.labels.a_name_that_is_longer_than_the_titles_of_a_terminal, exists: false}
 - name: there are as many
   expect:
-  - {count: pods, equals: '${pods}'}
+  - {count: pods, where: '${pods} == 1', equals: 1}
 ";
 
 /// A command that fails.
@@ -316,12 +363,28 @@ fn test_writes_failures_first_with_traces() -> Result<()> {
         "$ printf 'one\\ntwo\\n'\n  one\n  two\nexit code 0",
         "seen: nothing at .metadata.labels.a_name_that_is_longer_than_the_titles_of_a_terminal",
         "seen: 1: web",
-        "expected: 2\nseen:     1: web",
         "$ echo lost; exit 3\n  lost\nexit code 3",
         "expected: exit code 0",
     ] {
         assert!(found.iter().any(|pre| pre == text), "{text}: {found:#?}");
     }
+    // What was not met is there once, with an object that tells the reason.
+    let values = texts(&page, "dd");
+    let seen: Vec<_> = values
+        .iter()
+        .filter(|value| value.starts_with("0 (of 1 pods)"))
+        .collect();
+    assert_eq!(seen.len(), 1, "{values:?}");
+    assert!(!done.stdout.contains("null"), "{}", done.stdout);
+    let field = "not counted: web:\n      spec.";
+    assert!(done.stdout.contains(field), "{}", done.stdout);
+    let phase = "\n      status.phase: \"Running\"\n";
+    assert!(done.stdout.contains(phase), "{}", done.stdout);
+    let object = found
+        .iter()
+        .find(|pre| pre.contains("\"phase\": \"Running\""));
+    let object = object.context("the pod that was not counted")?;
+    serde_json::from_str::<serde_json::Value>(object).context("the whole of it")?;
     let traces = texts(&page, "summary");
     let traces = traces
         .iter()

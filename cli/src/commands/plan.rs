@@ -7,12 +7,14 @@ use std::{path::PathBuf, process::ExitCode};
 
 use clap::ValueEnum;
 use ipnet::IpNet;
+use jiff::{SignedDuration, Timestamp};
 use podplane_ipam::{
     RangeFlags, ServiceRanges, cidr_of_flag, cidrs_of_flag,
     figures::{MAX_JSON_INTEGER, readable},
     net::Family,
     planning::{
-        Alternative, DEFAULT_MAX_PODS, Growth, Limit, Plan, Question, RangePlan, RecommendedRange,
+        Alternative, DEFAULT_MAX_PODS, Growth, Limit, MOST_YEARS, Period, Plan, Question,
+        RangePlan, RecommendedRange,
     },
 };
 use serde_json::{Value, json};
@@ -57,15 +59,15 @@ pub(crate) struct PlanArgs {
 
     /// Assign pod CIDRs of this prefix length in a single-stack cluster [default: 24 for IPv4, 64
     /// for IPv6]
-    #[arg(long, value_name = "BITS")]
+    #[arg(long, value_name = "BITS", value_parser = mask_size, allow_negative_numbers = true)]
     node_cidr_mask_size: Option<u8>,
 
     /// Assign IPv4 pod CIDRs of this prefix length [default: 24]
-    #[arg(long, value_name = "BITS")]
+    #[arg(long, value_name = "BITS", value_parser = mask_size, allow_negative_numbers = true)]
     node_cidr_mask_size_ipv4: Option<u8>,
 
     /// Assign IPv6 pod CIDRs of this prefix length [default: 64]
-    #[arg(long, value_name = "BITS")]
+    #[arg(long, value_name = "BITS", value_parser = mask_size, allow_negative_numbers = true)]
     node_cidr_mask_size_ipv6: Option<u8>,
 
     /// Reserve this range for services: no node is assigned a pod CIDR that overlaps it; for dual
@@ -85,25 +87,36 @@ pub(crate) struct PlanArgs {
     node_network: Vec<IpNet>,
 
     /// Require room for N nodes [default: not required]
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = number, allow_negative_numbers = true)]
     nodes: Option<u64>,
 
     /// Require room for N pods per node [default: not required]
     ///
     /// Without it, the kubelet's default of 110 still limits the pods of a node.
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = number, allow_negative_numbers = true)]
     max_pods: Option<u64>,
 
     /// Grow the number of nodes by RATE: 20%/year (compound) or +50/month (linear); requires
     /// --nodes or a live cluster
     ///
     /// Periods: day, week, month, year.
-    #[arg(long, value_name = "RATE", requires = "count")]
+    #[arg(
+        long,
+        value_name = "RATE",
+        requires = "count",
+        allow_hyphen_values = true
+    )]
     growth: Option<Growth>,
 
     /// Plan for growth over COUNT periods of --growth (5 with 20%/year is 5 years); requires
     /// --growth
-    #[arg(long, value_name = "COUNT", requires = "growth", value_parser = horizon)]
+    #[arg(
+        long,
+        value_name = "COUNT",
+        requires = "growth",
+        value_parser = horizon,
+        allow_negative_numbers = true
+    )]
     horizon: Option<f64>,
 
     /// Print in this format
@@ -138,7 +151,18 @@ fn horizon(text: &str) -> Result<f64, String> {
     let count = text.parse().ok();
     count
         .filter(|count: &f64| count.is_finite() && *count >= 0.0)
-        .ok_or_else(|| "it must be a number, and not negative".into())
+        .ok_or_else(|| "want a number of at least 0, such as 5 or 2.5".into())
+}
+
+fn number(text: &str) -> Result<u64, String> {
+    let number = text.parse();
+    number.map_err(|_| "want a whole number of at least 0".into())
+}
+
+fn mask_size(text: &str) -> Result<u8, String> {
+    let bits = text.parse().ok();
+    bits.filter(|bits| *bits <= Family::V6.bits())
+        .ok_or_else(|| "want a prefix length: 0 to 32 for IPv4, 0 to 128 for IPv6".into())
 }
 
 impl PlanArgs {
@@ -200,15 +224,101 @@ fn pods_at(nodes: u64, pods_per_node: u128, max_pods: u64) -> u128 {
     u128::from(nodes) * pods_per_node.min(max_pods.into())
 }
 
-fn first_limit(limit: Limit) -> (&'static str, &'static str) {
+/// The name of a limit in JSON.
+const fn limit_name(limit: Limit) -> &'static str {
     match limit {
-        Limit::NodeBlocks => ("nodeBlocks", "no block is left for another node"),
-        Limit::PodAddresses => (
-            "podAddresses",
-            "no address of a node's block is left for another pod",
-        ),
-        Limit::MaxPods => ("maxPods", "the kubelet of a node takes no more pods"),
+        Limit::ServiceRanges => "serviceRanges",
+        Limit::NodeBlocks => "nodeBlocks",
+        Limit::PodAddresses => "podAddresses",
+        Limit::MaxPods => "maxPods",
     }
+}
+
+fn first_limit(plan: &Plan) -> String {
+    let Plan {
+        max_nodes,
+        pods_per_node,
+        max_pods,
+        ..
+    } = plan;
+    match plan.first_limit {
+        Limit::ServiceRanges => {
+            "the overlap of services and cluster CIDR: change --cluster-cidr first".into()
+        }
+        Limit::NodeBlocks => format!("the blocks, for {max_nodes} nodes"),
+        Limit::PodAddresses => format!(
+            "the addresses of a block, for {} pods per node",
+            readable(*pods_per_node)
+        ),
+        Limit::MaxPods => format!("the kubelet's max pods, {max_pods} per node"),
+    }
+}
+
+/// The answer to the requirements of a plan.
+struct Verdict {
+    fits: bool,
+    /// What is there for what was asked for, or what is not.
+    reasons: Vec<String>,
+}
+
+impl Verdict {
+    fn of(question: &Question, plan: &Plan) -> Self {
+        if !plan.misfits.is_empty() {
+            return Self {
+                fits: false,
+                reasons: plan.misfits.clone(),
+            };
+        }
+        let nodes = plan
+            .nodes_to_serve
+            .map(|nodes| format!("blocks for {} nodes, {nodes} needed", plan.max_nodes));
+        let pods = question.max_pods.map(|pods| {
+            let there = readable(plan.pods_per_node);
+            format!("addresses for {there} pods per node, {pods} needed")
+        });
+        Self {
+            fits: true,
+            reasons: nodes.into_iter().chain(pods).collect(),
+        }
+    }
+
+    /// The answer for a page.
+    fn text(&self) -> String {
+        let reasons = self.reasons.join("; ");
+        match (self.fits, reasons.is_empty()) {
+            (true, true) => {
+                "Nodes can have blocks, and pods addresses; no number was given.".into()
+            }
+            (true, false) => format!("The plan is enough: {reasons}."),
+            (false, _) => format!("The plan is not enough: {reasons}."),
+        }
+    }
+}
+
+/// The time at which the blocks are used up.
+fn used_up(period: Period, after: f64) -> String {
+    if after <= 0.0 {
+        return "now".into();
+    }
+    if !after.is_finite() {
+        return "never".into();
+    }
+    let duration = format!("in {}", period.duration(after));
+    match month(period.years(after)) {
+        Some(month) => format!("{duration}, about {month}"),
+        None => duration,
+    }
+}
+
+/// The month of a time from now, such as `February 2032`.
+fn month(years: f64) -> Option<String> {
+    const SECONDS_OF_YEAR: f64 = 365.25 * 86_400.0;
+    if years > MOST_YEARS {
+        return None;
+    }
+    let after = SignedDuration::try_from_secs_f64(years * SECONDS_OF_YEAR).ok()?;
+    let at = Timestamp::now().checked_add(after).ok()?;
+    Some(at.strftime("%B %Y").to_string())
 }
 
 fn as_json(question: &Question, plan: &Plan) -> Value {
@@ -261,7 +371,7 @@ fn as_json(question: &Question, plan: &Plan) -> Value {
         "nodes": question.nodes,
         "kubeletMaxPods": plan.max_pods,
         "maxPods": integer(all_pods(plan)),
-        "firstLimit": first_limit(plan.first_limit).0,
+        "firstLimit": limit_name(plan.first_limit),
         "growth": growth,
         "ranges": plan.ranges.iter().map(range).collect::<Vec<_>>(),
         "serviceCIDRs": plan.config.service_ranges,
@@ -281,6 +391,19 @@ fn integer(number: u128) -> Value {
 
 fn sheet(question: &Question, plan: &Plan) -> Sheet {
     let mut sheet = Sheet::default();
+    details(question, plan, &mut sheet);
+    // Last, where it is seen on a small terminal, too.
+    let Verdict { fits, reasons } = Verdict::of(question, plan);
+    if !reasons.is_empty() {
+        let word = if fits { "yes" } else { "no" };
+        let lines = reasons.iter().map(|reason| format!("{word}: {reason}"));
+        sheet.fields("Enough", lines);
+    }
+    sheet
+}
+
+/// All but the verdict.
+fn details(question: &Question, plan: &Plan, sheet: &mut Sheet) {
     let cidrs = |nets: &[IpNet]| -> Vec<String> {
         nets.iter().map(|net| net.trunc().to_string()).collect()
     };
@@ -298,15 +421,9 @@ fn sheet(question: &Question, plan: &Plan) -> Sheet {
         },
     );
     sheet.field("Total pods", readable(all_pods(plan)));
-    sheet.field("First limit", first_limit(plan.first_limit).1);
+    sheet.field("First limit", first_limit(plan));
     if let (Some(growth), Some(after)) = (question.growth, plan.exhausted_after) {
-        let when = if after > 0.0 && after.is_finite() {
-            format!("in {}", growth.period().amount(after))
-        } else if after > 0.0 {
-            "never".into()
-        } else {
-            "now".into()
-        };
+        let when = used_up(growth.period(), after);
         sheet.field("Blocks used up", format!("{when}, at {growth}"));
     }
     sheet.fields("Recommended", plan.recommended.iter().map(recommendation));
@@ -328,8 +445,9 @@ fn sheet(question: &Question, plan: &Plan) -> Sheet {
             alternatives(range, plan),
         );
     }
-    sheet.fields("Warnings", plan.warnings.iter().cloned());
-    sheet
+    // What does not fit is in the verdict.
+    let warnings = plan.warnings.iter().skip(plan.misfits.len());
+    sheet.fields("Warnings", warnings.cloned());
 }
 
 fn nodes(question: &Question, plan: &Plan) -> String {
@@ -467,5 +585,54 @@ mod tests {
             let error = parse_args::<PlanArgs>(line.split(' ')).err();
             assert_eq!(error.unwrap().exit_code(), 2, "{line}");
         }
+    }
+
+    #[test]
+    fn errors_name_the_flag_the_value_and_what_is_allowed() {
+        let whole = "want a whole number of at least 0";
+        let bits = "want a prefix length: 0 to 32 for IPv4, 0 to 128 for IPv6";
+        for (line, flag, value, allowed) in [
+            ("plan --nodes -3", "--nodes", "-3", whole),
+            ("plan --nodes 2.5", "--nodes", "2.5", whole),
+            ("plan --max-pods -1", "--max-pods", "-1", whole),
+            (
+                "plan --node-cidr-mask-size -1",
+                "--node-cidr-mask-size",
+                "-1",
+                bits,
+            ),
+            (
+                "plan --node-cidr-mask-size 129",
+                "--node-cidr-mask-size",
+                "129",
+                bits,
+            ),
+            (
+                "plan --nodes 3 --growth -5%/year",
+                "--growth",
+                "-5%/year",
+                "the amount more than 0",
+            ),
+            (
+                "plan --nodes 3 --growth 5%/year --horizon -1",
+                "--horizon",
+                "-1",
+                "want a number of at least 0",
+            ),
+        ] {
+            let error = parse_args::<PlanArgs>(line.split(' ')).unwrap_err();
+            let text = error.to_string();
+            let begin = format!("invalid value '{value}' for '{flag} <");
+            assert!(text.contains(&begin) && text.contains(allowed), "{text}");
+        }
+    }
+
+    #[test]
+    fn forecasts_have_a_month() {
+        let in_a_year = used_up(Period::Month, 12.0);
+        assert!(in_a_year.starts_with("in 12 months, about "), "{in_a_year}");
+        assert_eq!(used_up(Period::Year, 0.0), "now");
+        assert_eq!(used_up(Period::Year, f64::INFINITY), "never");
+        assert_eq!(used_up(Period::Year, 1e6), "in more than 1000 years");
     }
 }

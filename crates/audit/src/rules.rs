@@ -82,7 +82,7 @@ pub fn audit(dump: &Dump, expected: &ExpectedBlocks) -> AuditReport {
     findings.extend(allocations::findings(dump));
     findings.extend(every_node::findings(dump, expected));
     findings.extend(capacity::of_nodes(dump, &used, &over));
-    let mut summary = Summary::new(dump, expected, &used, checks(dump, expected));
+    let mut summary = Summary::new(dump, expected, checks(dump, expected));
     findings.extend(capacity::of_cluster(dump, &summary));
     findings.sort_unstable_by(|a, b| {
         let key = |finding: &Finding| (std::cmp::Reverse(finding.severity), finding.code);

@@ -1,12 +1,16 @@
 //! The counts of the whole cluster.
 
-use std::collections::BTreeMap;
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    net::IpAddr,
+};
 
+use ipnet::IpNet;
 use podplane_ipam::{ServiceRanges, figures::MAX_JSON_INTEGER, free_runs};
 use serde::{Serialize, Serializer};
 
 use crate::{
-    dump::Dump,
+    dump::{Dump, DumpedNode},
     expected::ExpectedBlocks,
     finding::{Finding, Severity},
     network::NetworkKind,
@@ -55,18 +59,19 @@ pub struct PodSummary {
     pub starved: usize,
 }
 
-/// The addresses of all blocks. In JSON a number beyond 2^53-1 is a string of its digits, as `plan`
-/// writes it. The counts saturate.
+/// The addresses of all blocks, each once: a block that several nodes have is one, and so is an
+/// address that several pods have. In JSON a number beyond 2^53-1 is a string of its digits, as
+/// `plan` writes it. The counts saturate.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct AddressSummary {
     /// The number of pods that the nodes have addresses for.
     #[serde(serialize_with = "integer")]
     pub capacity: u128,
-    /// The number of live pods on nodes that need one.
+    /// The number of addresses that live pods have. A pod with one of each family counts once.
     #[serde(serialize_with = "integer")]
     pub used: u128,
-    /// The remaining number, counted for each node.
+    /// The remaining number, without orphaned addresses.
     #[serde(serialize_with = "integer")]
     pub free: u128,
 }
@@ -93,14 +98,13 @@ impl Summary {
     pub(crate) fn new(
         dump: &Dump,
         expected: &ExpectedBlocks,
-        used: &BTreeMap<&str, u64>,
         checks: BTreeMap<&'static str, String>,
     ) -> Self {
         Self {
             network: dump.network.clone(),
             nodes: dump.nodes.len(),
             pods: pods(dump),
-            addresses: addresses(dump, used),
+            addresses: addresses(dump),
             blocks: blocks(dump, expected),
             findings: BTreeMap::new(),
             checks,
@@ -147,17 +151,71 @@ fn pods(dump: &Dump) -> PodSummary {
     pods
 }
 
-fn addresses(dump: &Dump, used: &BTreeMap<&str, u64>) -> AddressSummary {
-    let mut sum = AddressSummary::default();
+/// The addresses that nodes share because they have the same blocks.
+#[derive(Default)]
+struct SharedAddresses {
+    capacity: u128,
+    orphaned: u64,
+    used: BTreeSet<IpAddr>,
+}
+
+fn addresses(dump: &Dump) -> AddressSummary {
+    let mut owners = BTreeMap::new();
     for node in &dump.nodes {
-        let used = u128::from(used.get(node.name.as_str()).copied().unwrap_or_default());
+        for block in node.blocks() {
+            owners.entry(block).or_insert(node.name.as_str());
+        }
+    }
+    let mut shared = BTreeMap::<&str, SharedAddresses>::new();
+    for node in &dump.nodes {
+        let of_node = shared.entry(owner(node, &owners)).or_default();
         let capacity = dump.capacity(node).unwrap_or_default();
-        sum.used += used;
-        sum.capacity = sum.capacity.saturating_add(capacity);
-        let taken = used.saturating_add(node.orphaned.into());
+        of_node.capacity = of_node.capacity.max(capacity);
+        of_node.orphaned = of_node.orphaned.saturating_add(node.orphaned);
+    }
+    let mut used = BTreeSet::new();
+    for pod in dump.world.pods.iter().filter(|pod| pod.uses_pod_network()) {
+        let (Some(name), Some(ip)) = (&pod.node, pod.ips.first()) else {
+            continue;
+        };
+        used.insert(*ip);
+        let node = dump.node_named(name);
+        let of_node = node.and_then(|node| shared.get_mut(owner(node, &owners)));
+        if let Some(of_node) = of_node {
+            of_node.used.insert(*ip);
+        }
+    }
+    let mut sum = AddressSummary {
+        used: used.len() as u128,
+        ..AddressSummary::default()
+    };
+    for SharedAddresses {
+        capacity,
+        orphaned,
+        used,
+    } in shared.values()
+    {
+        let taken = (used.len() as u128).saturating_add((*orphaned).into());
+        sum.capacity = sum.capacity.saturating_add(*capacity);
         sum.free = sum.free.saturating_add(capacity.saturating_sub(taken));
     }
     sum
+}
+
+/// The first node with the widest block around the node's first one, if all of the node's blocks
+/// are other nodes' too; else the node itself.
+fn owner<'a>(node: &'a DumpedNode, owners: &BTreeMap<IpNet, &'a str>) -> &'a str {
+    let name = node.name.as_str();
+    let widest = |block: &IpNet| {
+        let lengths = 0..=block.prefix_len();
+        let around = lengths.filter_map(|length| IpNet::new(block.addr(), length).ok());
+        let mut owners = around.filter_map(|around| owners.get(&around.trunc()).copied());
+        owners.next().filter(|owner| *owner != name)
+    };
+    let others: Option<Vec<&str>> = node.blocks().iter().map(widest).collect();
+    others
+        .and_then(|others| others.first().copied())
+        .unwrap_or(name)
 }
 
 fn blocks(dump: &Dump, expected: &ExpectedBlocks) -> Vec<BlockSummary> {

@@ -186,6 +186,41 @@ fn writes_counts_beyond_a_double_like_plan() {
 }
 
 #[test]
+fn counts_shared_blocks_and_addresses_once() {
+    let node = |name: &str, block: &str| {
+        json!({"kind": "Node", "metadata": {"name": name},
+            "spec": {"podCIDR": block, "podCIDRs": [block]}})
+    };
+    let pod = |name: &str, node: &str, ip: &str| {
+        json!({"kind": "Pod", "metadata": {"name": name, "namespace": "default"},
+            "spec": {"nodeName": node}, "status": {"phase": "Running", "podIPs": [{"ip": ip}]}})
+    };
+    let pods = [
+        pod("one", "small", "10.0.1.2"),
+        pod("two", "twin", "10.0.1.2"),
+        pod("three", "apart", "10.1.0.2"),
+    ];
+    let twins = [node("small", "10.0.1.0/24"), node("twin", "10.0.1.0/24")];
+    let apart = [node("apart", "10.1.0.0/29")];
+    let wide = [node("wide", "10.0.0.0/16")];
+    let counts = |nodes: &[&[Value]]| {
+        let items: Vec<&Value> = nodes.iter().copied().flatten().chain(&pods).collect();
+        let dump = read(json!(items).to_string().as_bytes()).unwrap();
+        let expected = ExpectedBlocks::new(&ControllerFlags::default(), &dump).unwrap();
+        let json = serde_json::to_value(audit(&dump, &expected)).unwrap();
+        json["summary"]["addresses"].clone()
+    };
+    let want = json!({"capacity": 253 + 5, "used": 2, "free": 252 + 4});
+    assert_eq!(counts(&[&twins, &apart]), want);
+    let want = json!({"capacity": 65_533 + 5, "used": 2, "free": 65_532 + 4});
+    assert_eq!(
+        counts(&[&twins, &apart, &wide]),
+        want,
+        "a block within another"
+    );
+}
+
+#[test]
 fn accepts_an_empty_cluster() {
     for text in [
         "{\"kind\": \"List\", \"items\": []}",

@@ -18,7 +18,7 @@ use crate::{
 };
 
 pub use addition::{Addition, additions};
-pub use growth::{Growth, InvalidGrowth, Period};
+pub use growth::{Growth, InvalidGrowth, MOST_YEARS, Period};
 pub use recommend::{Alternative, RecommendedRange};
 
 /// The default of the kubelet's `--max-pods`.
@@ -92,11 +92,19 @@ impl RangePlan {
     pub fn max_nodes(&self) -> u64 {
         self.range.blocks() - self.reserved_blocks
     }
+
+    /// True if service ranges take every block.
+    #[must_use]
+    pub fn is_covered(&self) -> bool {
+        self.max_nodes() == 0
+    }
 }
 
 /// A limit to the growth of a cluster.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Limit {
+    /// Service ranges take every block of a cluster CIDR.
+    ServiceRanges,
     /// No block is left for another node.
     NodeBlocks,
     /// No address of a node's block is left for another pod.
@@ -175,7 +183,9 @@ impl Question {
     /// limit, unless the number of nodes grows: then the blocks end the growth, since more nodes
     /// have room for more pods.
     fn first_limit(&self, plan: &Plan) -> Limit {
-        if plan.pods_per_node < u128::from(plan.max_pods) {
+        if plan.ranges.iter().any(RangePlan::is_covered) {
+            Limit::ServiceRanges
+        } else if plan.pods_per_node < u128::from(plan.max_pods) {
             Limit::PodAddresses
         } else if self.nodes.is_some_and(|nodes| nodes >= plan.max_nodes) || self.growth.is_some() {
             Limit::NodeBlocks
@@ -187,10 +197,11 @@ impl Question {
     fn misfits(&self, plan: &Plan) -> Vec<String> {
         let max_nodes = plan.max_nodes;
         let mut misfits = Vec::new();
+        let covered = plan.ranges.iter().filter(|range| range.is_covered());
+        misfits.extend(covered.map(|range| warnings::covered(range, plan)));
         if max_nodes == 0 {
-            misfits.push("no node can have a block".to_owned());
-        }
-        if let Some(nodes) = self.nodes.filter(|nodes| *nodes > max_nodes) {
+            // Any number of nodes is too many.
+        } else if let Some(nodes) = self.nodes.filter(|nodes| *nodes > max_nodes) {
             misfits.push(format!(
                 "{} a block each, and there {}: {} would have no podCIDR",
                 if nodes == 1 {

@@ -14,9 +14,9 @@ pub use axis::{AxisTick, LinearScale, LogScale};
 pub use bars::{Bar, BarPart, Bars, PartStyle};
 pub use growth::GrowthCurve;
 pub use intervals::{IntervalRow, Intervals};
-pub use waterfall::{Waterfall, WaterfallRow};
+pub use waterfall::{Waterfall, WaterfallGap, WaterfallRow, gaps};
 
-use crate::figure::Picture;
+use crate::{document::Tone, figure::Picture};
 
 /// The width of all charts, in pixels.
 const WIDTH: f64 = 960.0;
@@ -47,6 +47,8 @@ impl Drawing {
 pub struct PictureFile {
     /// The title.
     pub title: String,
+    /// The sentence that sums the pictures up, below the title.
+    pub verdict: Option<(Tone, String)>,
     /// The charts with their captions. Maps are files of their own, and left out.
     pub charts: Vec<(String, Picture)>,
 }
@@ -58,7 +60,18 @@ impl PictureFile {
         /// The upper edge of the first caption, and the height of each.
         const HEAD: f64 = 56.0;
         const CAPTION: f64 = 32.0;
+        const LINE: f64 = 18.0;
+        let verdict = self.verdict.iter();
+        let verdict = verdict.flat_map(|(tone, text)| {
+            let lines = lines(text, WIDTH).into_iter();
+            lines.map(move |line| (*tone, line))
+        });
         let mut top = HEAD;
+        let mut said = Vec::new();
+        for (tone, line) in verdict {
+            said.push((top, tone, line));
+            top += LINE;
+        }
         let mut placed = Vec::new();
         for (caption, picture) in &self.charts {
             let drawing = match picture {
@@ -80,6 +93,10 @@ impl PictureFile {
                 rect.c-page width="100%" height="100%" {}
                 g transform="translate(24 0)" {
                     text.c-title x="0" y="36" { (self.title) }
+                    @for (top, tone, line) in &said {
+                        text.c-verdict.c-good[*tone == Tone::Good].c-fault[*tone == Tone::Bad]
+                            x="0" y=(top + 4.0) { (line) }
+                    }
                     @for (top, caption, shapes) in &placed {
                         text.c-caption x="0" y=(top + 16.0) { (caption) }
                         g transform={ "translate(0 " (top + CAPTION) ")" } { (shapes) }
@@ -112,9 +129,36 @@ fn fitted(text: &str, width: f64) -> String {
     kept.chain(['…']).collect()
 }
 
+/// The lines of a text, each as wide as fits into a width in pixels.
+fn lines(text: &str, width: f64) -> Vec<String> {
+    let mut lines: Vec<String> = Vec::new();
+    for word in text.split_whitespace() {
+        match lines.last_mut() {
+            Some(line) if wide(line) + wide(word) + CHARACTER <= width => {
+                line.push(' ');
+                line.push_str(word);
+            }
+            _ => lines.push(fitted(word, width)),
+        }
+    }
+    lines
+}
+
+/// The width of a text in pixels, at most.
+fn wide(text: &str) -> f64 {
+    text.chars().map(|_| CHARACTER).sum()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn texts_are_broken_at_words() {
+        assert_eq!(lines("as wide as fits", 75.0), ["as wide as", "fits"]);
+        assert_eq!(lines("RunPodSandbox a", 40.0), ["RunP…", "a"]);
+        assert!(lines(" ", 40.0).is_empty());
+    }
 
     #[test]
     fn texts_fit_their_place() {

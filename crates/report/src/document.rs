@@ -121,6 +121,8 @@ pub enum Block {
     Folded {
         /// The text that stands for them.
         summary: String,
+        /// True to show them at first.
+        is_open: bool,
         /// The blocks.
         blocks: Vec<Block>,
     },

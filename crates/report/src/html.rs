@@ -145,7 +145,7 @@ fn block(block: &Block, level: u8) -> Markup {
             Block::Table(table) => (table.markup()),
             Block::Figure(figure) => (figure.markup()),
             Block::Section(inner) => (section(inner, level + 1)),
-            Block::Folded { summary, blocks } => details {
+            Block::Folded { summary, is_open, blocks } => details open[*is_open] {
                 summary { (summary) }
                 @for one in blocks { (self::block(one, level)) }
             },

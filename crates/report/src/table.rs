@@ -49,13 +49,19 @@ pub struct Row {
     pub id: Option<String>,
     /// The cells.
     pub cells: Vec<Cell>,
+    /// Cells below these, as wide as the table.
+    pub below: Vec<Cell>,
 }
 
 impl Row {
     /// A row without an id.
     #[must_use]
     pub const fn new(cells: Vec<Cell>) -> Self {
-        Self { id: None, cells }
+        Self {
+            id: None,
+            cells,
+            below: Vec::new(),
+        }
     }
 
     /// A row of texts.
@@ -117,13 +123,18 @@ impl Table {
     fn row(&self, row: &Row) -> Markup {
         let cells = row.cells.iter().zip(&self.columns).enumerate();
         html! {
-            tr id=[row.id.as_deref()] {
+            tr id=[row.id.as_deref()] class=[(!row.below.is_empty()).then_some("above")] {
                 @for (index, (cell, column)) in cells {
                     td class=[column.is_number.then_some("number")] {
                         (cell.markup())
                         @if let (0, Some(id)) = (index, &row.id) { " " (anchor(id, id)) }
                     }
                 }
+            }
+            @if !row.below.is_empty() {
+                tr { td.below colspan=(self.columns.len()) {
+                    @for cell in &row.below { (cell.markup()) }
+                } }
             }
         }
     }

@@ -9,7 +9,7 @@ use podplane_map::{
 use podplane_report::{
     AxisTick, Bar, BarPart, Bars, Block, Cell, Column, Count, Fact, Figure, GrowthCurve,
     IntervalRow, Intervals, LogScale, PartStyle, Picture, PictureFile, Report, Row, Section, Table,
-    Tone, Waterfall, WaterfallRow, map_figure,
+    Tone, Waterfall, WaterfallGap, WaterfallRow, map_figure,
 };
 use podplane_test_page::Page;
 
@@ -35,6 +35,10 @@ fn waterfall(name: &str) -> Waterfall {
         ticks: vec![AxisTick {
             at: 0.5,
             label: name.into(),
+        }],
+        gaps: vec![WaterfallGap {
+            span: (0.0, 1.0),
+            text: name.into(),
         }],
     }
 }
@@ -141,6 +145,7 @@ fn report(name: &str) -> Report {
                     Cell::Lines(vec![text(), text()]),
                     Cell::Mark(Tone::Bad, text()),
                 ],
+                below: vec![Cell::Preformatted(text())],
             },
             Row::new(vec![
                 Cell::Indented(2, text()),
@@ -177,6 +182,7 @@ fn report(name: &str) -> Report {
         Block::Section(inner),
         Block::Folded {
             summary: text(),
+            is_open: false,
             blocks: vec![Block::Table(table())],
         },
     ];
@@ -260,6 +266,7 @@ fn a_file_of_pictures_is_xml_without_anything_else() {
     for name in ["web-0", HOSTILE] {
         let file = PictureFile {
             title: name.into(),
+            verdict: Some((Tone::Good, name.into())),
             charts: vec![
                 (name.into(), Picture::Bars(bars(name))),
                 (name.into(), Picture::Growth(growth(name))),

@@ -17,7 +17,7 @@ use crate::{
         self, AddNodes, Calls, Cut, Deletion, Heal, Kill, Manifest, Pause, Reboot, Restart, Scale,
         Side,
     },
-    look::{self, CheckedExpectation, ExpectationOutcome},
+    look::{self, CheckedExpectation, ExpectationOutcome, SeenObject, StateDifference},
     narration,
     plan::{Action, Expectation, PlannedCommand, PlannedWait, glob},
     problem::listed,
@@ -66,7 +66,9 @@ impl fmt::Display for ActionError {
                     None => f.write_str("this does not hold:")?,
                 }
                 for CheckedExpectation { at, text, outcome } in checked {
-                    if let ExpectationOutcome::Unmet { expected, was } = outcome {
+                    if let ExpectationOutcome::Unmet(StateDifference { expected, was, .. }) =
+                        outcome
+                    {
                         write!(
                             f,
                             "\nline {at}: {text}\n  expected: {}\n  was:      {}",
@@ -99,17 +101,35 @@ fn indented(text: &str) -> String {
 pub(crate) struct StepFindings {
     /// The output and the exit code of its command.
     pub(crate) ended: Option<String>,
+    /// The time after which they should have held, if there was one.
+    pub(crate) within: Option<Duration>,
     /// Its expectations at the last look.
     pub(crate) checked: Vec<CheckedExpectation>,
     /// The reason of a failure, if nothing of the above is it.
     pub(crate) reason: Option<String>,
 }
 
+impl StepFindings {
+    /// The differences from its expectations, with these.
+    pub(crate) fn unmet(&self) -> impl Iterator<Item = (&CheckedExpectation, &StateDifference)> {
+        self.checked.iter().filter_map(|each| match &each.outcome {
+            ExpectationOutcome::Met { .. } => None,
+            ExpectationOutcome::Unmet(difference) => Some((each, difference)),
+        })
+    }
+
+    /// The objects that tell the reason of a failure.
+    pub(crate) fn objects(&self) -> impl Iterator<Item = &SeenObject> {
+        self.unmet().flat_map(|(_, difference)| &difference.objects)
+    }
+}
+
 impl ActionError {
     /// Returns the findings of the failed step.
     pub(crate) fn findings(self) -> StepFindings {
         match self {
-            Self::Unmet { checked, .. } => StepFindings {
+            Self::Unmet { within, checked } => StepFindings {
+                within,
                 checked,
                 ..StepFindings::default()
             },

@@ -10,9 +10,11 @@ use anstyle::{AnsiColor, Style};
 use indicatif::{MultiProgress, ProgressBar};
 use podplane_api::printable;
 use podplane_progress::animate;
+use serde_json::Value;
 
 use crate::{
     format::plain,
+    look::SeenObject,
     narration,
     plan::{Parameter, PlannedCase, PlannedStep},
     runner::{Job, RunFailure, RunOutcome, RunReport},
@@ -141,7 +143,7 @@ impl Console {
         match outcome {
             RunOutcome::Failed(failure) => {
                 text.push('\n');
-                text.push_str(&indent(&described(report, failure)));
+                text.push_str(&indent(&described(report, failure, ObjectForm::Fields)));
             }
             RunOutcome::Broken(why) => {
                 text.push('\n');
@@ -250,20 +252,65 @@ fn reason(report: &RunReport, failure: &RunFailure) -> String {
     format!("{file}:{at}: step {step}, {title}: {why}")
 }
 
+/// The most characters of a field of an object on a terminal.
+const FIELD: usize = 100;
+
+/// The form of objects in a description of a failure.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum ObjectForm {
+    /// A line for each field, with the begin of long ones.
+    Fields,
+    /// JSON.
+    Whole,
+}
+
 /// Describes a failure, for people and for JUnit.
-pub(crate) fn described(report: &RunReport, failure: &RunFailure) -> String {
-    let events = &failure.events;
+pub(crate) fn described(report: &RunReport, failure: &RunFailure, form: ObjectForm) -> String {
     let mut text = reason(report, failure);
-    if events.is_empty() {
-        text.push_str("\nthere were no events");
-    } else {
-        text.push_str("\nthe last events:");
-        for event in events {
-            text.push_str("\n  ");
-            text.push_str(event);
-        }
+    for SeenObject { about, value } in failure.findings.objects() {
+        let lines = match form {
+            ObjectForm::Fields => fields(value),
+            ObjectForm::Whole => format!("{value:#}").lines().map(str::to_owned).collect(),
+        };
+        let lines = lines.iter().map(|line| format!("\n    {line}"));
+        text = format!("{text}\n  {about}:{}", lines.collect::<String>());
     }
+    text.push('\n');
+    text.push_str(&last_events(failure));
     text
+}
+
+/// The fields of an object's parts, a line each.
+fn fields(object: &Value) -> Vec<String> {
+    let Value::Object(parts) = object else {
+        return vec![cut(object.to_string())];
+    };
+    let of_part = |(part, value): (&String, &Value)| match value {
+        Value::Object(fields) => {
+            let fields = fields.iter();
+            let fields = fields.map(|(name, value)| cut(format!("{part}.{name}: {value}")));
+            fields.collect()
+        }
+        value => vec![cut(format!("{part}: {value}"))],
+    };
+    parts.iter().flat_map(of_part).collect()
+}
+
+fn cut(line: String) -> String {
+    match line.char_indices().nth(FIELD) {
+        Some((end, _)) => format!("{}… (--html FILE has all)", &line[..end]),
+        None => line,
+    }
+}
+
+/// The events before a failure, a line each.
+pub(crate) fn last_events(failure: &RunFailure) -> String {
+    let RunFailure { events, .. } = failure;
+    if events.is_empty() {
+        return "there were no events".into();
+    }
+    let lines: Vec<_> = events.iter().map(|event| format!("\n  {event}")).collect();
+    format!("the last events:{}", lines.concat())
 }
 
 /// The changing line of a run that is under way.

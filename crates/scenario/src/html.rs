@@ -8,11 +8,11 @@ use podplane_report::{Block, Cell, Column, Count, Fact, Report, Row, Section, Ta
 
 use crate::{
     act::StepFindings,
-    console::{again, described, seconds},
-    look::{CheckedExpectation, ExpectationOutcome},
+    console::{again, last_events, seconds},
+    look::{CheckedExpectation, ExpectationOutcome, SeenObject, StateDifference},
     narration,
     plan::PlannedStep,
-    runner::{RunOutcome, RunReport},
+    runner::{RunFailure, RunOutcome, RunReport},
 };
 
 /// The page, and the form of the traces in it, which the program has for its other reports.
@@ -108,9 +108,7 @@ fn section(report: &RunReport, options: &HtmlOptions) -> Section {
     let mut blocks: Vec<Block> = about.map(Block::Paragraph).collect();
     match outcome {
         RunOutcome::Failed(failure) => {
-            let title = format!("Step {}, {}, failed.", failure.step, failure.title);
-            blocks.push(Block::Notice(Tone::Bad, title));
-            blocks.push(Block::Preformatted(described(report, failure)));
+            blocks.extend(failed(failure));
             facts.push(Fact::new("Again", again(job)));
         }
         RunOutcome::Broken(why) => {
@@ -133,16 +131,67 @@ fn section(report: &RunReport, options: &HtmlOptions) -> Section {
     }
 }
 
+/// The most lines of an object that is not folded.
+const OPEN_LINES: usize = 12;
+
+/// The reason of a failure, and what tells it.
+fn failed(failure: &RunFailure) -> Vec<Block> {
+    let RunFailure {
+        at,
+        step,
+        title,
+        why: _,
+        took: _,
+        findings,
+        events: _,
+    } = failure;
+    let mut said = format!("Step {step}, {title}, failed (line {at})");
+    if let Some(within) = findings.within {
+        said = format!("{said}: not within {within:?}");
+    }
+    let mut blocks = vec![Block::Notice(Tone::Bad, format!("{said}."))];
+    for (CheckedExpectation { at, text, .. }, difference) in findings.unmet() {
+        let StateDifference {
+            expected,
+            was,
+            objects,
+        } = difference;
+        let values = |text: &str| text.trim_end().lines().map(str::to_owned).collect();
+        let facts = [
+            ("Expectation", format!("line {at}: {text}")),
+            ("Expected", expected.clone()),
+            ("Seen", was.clone()),
+        ];
+        let facts = facts.map(|(name, text)| Fact {
+            name: name.into(),
+            values: values(&text),
+        });
+        blocks.push(Block::Facts(facts.into()));
+        blocks.extend(objects.iter().map(object));
+    }
+    // The output of a command is in the table of the steps.
+    blocks.extend(findings.reason.clone().map(Block::Preformatted));
+    blocks.push(Block::Preformatted(last_events(failure)));
+    blocks
+}
+
+/// An object as JSON, folded.
+fn object(seen: &SeenObject) -> Block {
+    let SeenObject { about, value } = seen;
+    let text = format!("{value:#}");
+    let lines = text.lines().count();
+    Block::Folded {
+        summary: format!("{about} ({lines} lines)"),
+        is_open: lines <= OPEN_LINES,
+        blocks: vec![Block::Preformatted(text)],
+    }
+}
+
 /// All steps of the scenario, those that were not reached included.
 fn steps(report: &RunReport) -> Table {
     let steps = report.job.case.steps.iter().zip(1..);
     let row = |(step, number): (&PlannedStep, usize)| {
         let state = StepState::of(report, number);
-        let kind = if narration::is_claim(step) {
-            "expectation"
-        } else {
-            "action"
-        };
         let (tone, word) = state.mark();
         let title = match &state {
             StepState::Done {
@@ -154,21 +203,18 @@ fn steps(report: &RunReport) -> Table {
             id: Some(format!("{}-step-{number}", report.job.title)),
             cells: vec![
                 Cell::Text(format!("{number}. {title}")),
-                Cell::Text(kind.into()),
                 Cell::Mark(tone, word.into()),
                 Cell::Text(state.took().map_or_else(String::new, seconds)),
-                Cell::Several(findings(step, &state)),
             ],
+            below: findings(step, &state),
         }
     };
     Table {
-        caption: "Steps".into(),
+        caption: "Steps, with their commands and findings".into(),
         columns: vec![
             Column::text("Step"),
-            Column::text("Kind"),
             Column::text("Result"),
             Column::number("Took"),
-            Column::text("Commands and findings"),
         ],
         rows: steps.map(row).collect(),
     }
@@ -229,36 +275,32 @@ impl<'a> StepState<'a> {
     }
 }
 
-/// The commands of a step with their output, each expectation with what was seen, and the reason of
-/// a failure.
+/// The commands of a step with their output, and each expectation with what was seen. What was not
+/// met, and why, is at the begin of the run.
 fn findings(step: &PlannedStep, state: &StepState<'_>) -> Vec<Cell> {
     let commands = narration::commands(&step.action).into_iter();
     let mut lines: Vec<String> = commands.map(|command| format!("$ {command}")).collect();
     let nothing = StepFindings::default();
-    let StepFindings {
-        ended,
-        checked,
-        reason,
-    } = state.findings().unwrap_or(&nothing);
+    let StepFindings { ended, checked, .. } = state.findings().unwrap_or(&nothing);
     lines.extend(ended.clone());
     let mut cells = Vec::new();
     if !lines.is_empty() {
         cells.push(Cell::Preformatted(lines.join("\n")));
     }
     for CheckedExpectation { at, text, outcome } in checked {
-        let (tone, word, seen) = match outcome {
-            ExpectationOutcome::Met { seen } => (Tone::Good, "met", format!("seen: {seen}")),
-            ExpectationOutcome::Unmet { expected, was } => (
-                Tone::Bad,
-                "not met",
-                format!("expected: {expected}\nseen:     {was}"),
-            ),
+        let (tone, word) = match outcome {
+            ExpectationOutcome::Met { .. } => (Tone::Good, "met"),
+            ExpectationOutcome::Unmet(_) => (Tone::Bad, "not met"),
         };
         cells.push(Cell::Mark(tone, word.into()));
         cells.push(Cell::Text(format!(" line {at}: {text}")));
-        cells.push(Cell::Preformatted(seen));
+        match outcome {
+            ExpectationOutcome::Met { seen } => {
+                cells.push(Cell::Preformatted(format!("seen: {seen}")));
+            }
+            ExpectationOutcome::Unmet(_) => cells.push(Cell::Lines(vec!["See above.".into()])),
+        }
     }
-    cells.extend(reason.clone().map(Cell::Preformatted));
     cells
 }
 
@@ -271,6 +313,7 @@ fn trace_block(trace: &GetPodTraceResponse, options: &HtmlOptions) -> Block {
     };
     Block::Folded {
         summary: format!("Trace of pod {}/{}", trace.namespace, trace.name),
+        is_open: false,
         blocks,
     }
 }

@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, time::Duration};
 use quick_junit::{NonSuccessKind, SerializeError, TestCase, TestCaseStatus, TestSuite};
 
 use crate::{
-    console::{described, seconds},
+    console::{ObjectForm, described, seconds},
     runner::{RunOutcome, RunReport},
 };
 
@@ -38,7 +38,7 @@ fn case(report: &RunReport) -> TestCase {
             let mut status = TestCaseStatus::non_success(NonSuccessKind::Failure);
             status.set_message(format!("step {}, {}", failure.step, failure.title));
             status.set_type("expectation");
-            status.set_description(described(report, failure));
+            status.set_description(described(report, failure, ObjectForm::Whole));
             status
         }
         RunOutcome::Broken(why) => {

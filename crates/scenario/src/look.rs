@@ -17,8 +17,8 @@ use crate::{
 
 /// The number of objects that a report names.
 const NAMED: usize = 8;
-/// The number of characters of a value that a report shows.
-const SHOWN: usize = 600;
+/// The most characters of a value in a line of a report.
+const SHOWN: usize = 120;
 
 /// An expectation with what the last look has seen.
 #[derive(Clone, Debug)]
@@ -36,7 +36,64 @@ pub(crate) enum ExpectationOutcome {
     /// It holds.
     Met { seen: String },
     /// It does not hold.
-    Unmet { expected: String, was: String },
+    Unmet(StateDifference),
+}
+
+/// The expected and the actual state, as texts, and the objects that tell the reason.
+#[derive(Clone, Debug)]
+pub(crate) struct StateDifference {
+    pub(crate) expected: String,
+    pub(crate) was: String,
+    pub(crate) objects: Vec<SeenObject>,
+}
+
+impl From<(String, String)> for StateDifference {
+    fn from((expected, was): (String, String)) -> Self {
+        let objects = Vec::new();
+        Self {
+            expected,
+            was,
+            objects,
+        }
+    }
+}
+
+/// An object, or a value of one, that a look has seen.
+#[derive(Clone, Debug)]
+pub(crate) struct SeenObject {
+    /// Its part in the difference, such as `counted: web-1`.
+    pub(crate) about: String,
+    pub(crate) value: Value,
+}
+
+impl SeenObject {
+    /// The parts of an object that tell its state.
+    fn state_of(about: String, object: &Value) -> Self {
+        let value = json!({
+            "metadata": {
+                "deletionTimestamp": object["metadata"]["deletionTimestamp"],
+                "finalizers": object["metadata"]["finalizers"],
+            },
+            "spec": object["spec"],
+            "status": object["status"],
+        });
+        let value = without_nulls(value);
+        Self { about, value }
+    }
+}
+
+/// Removes fields without a value, and objects without a field.
+fn without_nulls(value: Value) -> Value {
+    let Value::Object(fields) = value else {
+        return value;
+    };
+    let fields = fields.into_iter();
+    let fields = fields.map(|(name, value)| (name, without_nulls(value)));
+    let is_empty = |value: &Value| {
+        let no_field = value.as_object().is_some_and(serde_json::Map::is_empty);
+        value.is_null() || no_field
+    };
+    fields.filter(|(_, value)| !is_empty(value)).collect()
 }
 
 impl CheckedExpectation {
@@ -44,7 +101,7 @@ impl CheckedExpectation {
     pub(crate) fn unmet(&self) -> Option<&str> {
         match &self.outcome {
             ExpectationOutcome::Met { .. } => None,
-            ExpectationOutcome::Unmet { was, .. } => Some(was),
+            ExpectationOutcome::Unmet(StateDifference { was, .. }) => Some(was),
         }
     }
 }
@@ -59,11 +116,11 @@ pub(crate) async fn check(
     for expectation in expect {
         let outcome = match look(stage, &expectation.rule).await {
             Ok(Ok(seen)) => ExpectationOutcome::Met { seen },
-            Ok(Err((expected, was))) => ExpectationOutcome::Unmet { expected, was },
-            Err(error) => ExpectationOutcome::Unmet {
-                expected: "an answer".into(),
-                was: format!("{error:#}"),
-            },
+            Ok(Err(difference)) => ExpectationOutcome::Unmet(difference),
+            Err(error) => {
+                let was = format!("{error:#}");
+                ExpectationOutcome::Unmet(("an answer".to_owned(), was).into())
+            }
         };
         checked.push(CheckedExpectation {
             at: expectation.at,
@@ -74,12 +131,8 @@ pub(crate) async fn check(
     checked
 }
 
-/// The state that an expectation has seen. If it does not hold: the expected and the actual state,
-/// as texts.
+/// The state that an expectation has seen.
 type LookResult = Result<String, StateDifference>;
-
-/// The expected and the actual state, as texts.
-type StateDifference = (String, String);
 
 async fn look(stage: &ScenarioCluster, rule: &ExpectedState) -> Result<LookResult> {
     match rule {
@@ -151,14 +204,18 @@ async fn look(stage: &ScenarioCluster, rule: &ExpectedState) -> Result<LookResul
                 .take(NAMED)
                 .map(|(labels, value)| format!("\n  {labels} {value}"))
                 .collect();
+            let rest = match series.len() - each.len() {
+                0 => String::new(),
+                more => format!("\n  and {more} more series"),
+            };
             let was = if series.is_empty() {
                 "no series has these labels, which counts as 0".into()
             } else {
-                format!("{sum}{}", each.concat())
+                format!("{sum}{}{rest}", each.concat())
             };
             Ok(match numbers.allows(sum) {
                 true => Ok(was),
-                false => Err((numbers.describe(), was)),
+                false => Err((numbers.describe(), was).into()),
             })
         }
         ExpectedState::Ping {
@@ -182,7 +239,9 @@ async fn look(stage: &ScenarioCluster, rule: &ExpectedState) -> Result<LookResul
                 stage.say(narration::output(finished));
             }
             let seen = ended.finished.as_ref().map(narration::ended);
-            Ok(command::judge(run, &ended).map(|()| seen.unwrap_or_default()))
+            Ok(command::judge(run, &ended)
+                .map(|()| seen.unwrap_or_default())
+                .map_err(Into::into))
         }
         ExpectedState::Call {
             method,
@@ -194,7 +253,7 @@ async fn look(stage: &ScenarioCluster, rule: &ExpectedState) -> Result<LookResul
             let is_met = numbers.allows(u32::try_from(made).unwrap_or(u32::MAX).into());
             Ok(match is_met {
                 true => Ok(seen),
-                false => Err((numbers.describe(), seen)),
+                false => Err((numbers.describe(), seen).into()),
             })
         }
     }
@@ -205,31 +264,42 @@ fn of_object(object: &ObjectRef, look: &Look, found: Option<&Value>) -> LookResu
     match (look, found) {
         (Look::Exists(true), Some(_)) => Ok(format!("{object} exists")),
         (Look::Exists(false), None) => Ok(gone()),
-        (Look::Exists(true), None) => Err((format!("{object} to exist"), gone())),
-        (Look::Exists(false), Some(found)) => Err((
-            format!("no {object}"),
-            format!("there is one: {}", shown(&found["status"])),
-        )),
-        (Look::Cel(_), None) => Err(("true".into(), gone())),
-        (Look::Cel(cel), Some(found)) => cel.holds(found).map(|()| "true".into()).map_err(|why| {
-            let shown = format!(
-                "{why}; spec is {}; status is {}",
-                shown(&found["spec"]),
-                shown(&found["status"])
-            );
-            ("true".into(), shown)
+        (Look::Exists(true), None) => Err((format!("{object} to exist"), gone()).into()),
+        (Look::Exists(false), Some(found)) => Err(StateDifference {
+            expected: format!("no {object}"),
+            was: "there is one".into(),
+            objects: vec![SeenObject::state_of(object.to_string(), found)],
         }),
+        (Look::Cel(_), None) => Err(("true".to_owned(), gone()).into()),
+        (Look::Cel(cel), Some(found)) => match cel.holds(found) {
+            Ok(()) => Ok("true".into()),
+            Err(was) => Err(StateDifference {
+                expected: "true".into(),
+                was,
+                objects: vec![SeenObject::state_of(object.to_string(), found)],
+            }),
+        },
         (Look::Path { text, path, rule }, found) => {
             let value = found.and_then(|found| path.of(found));
             let was = match (&value, found) {
-                (Some(value), _) => shown(value),
+                (Some(value), _) => value.to_string(),
                 (None, Some(_)) => format!("nothing at {text}"),
                 (None, None) => gone(),
             };
-            match rule.allows(value.as_ref()) {
-                true => Ok(was),
-                false => Err((rule.describe(), was)),
+            if rule.allows(value.as_ref()) {
+                return Ok(was);
             }
+            Err(match value {
+                Some(value) if was.chars().count() > SHOWN => StateDifference {
+                    expected: rule.describe(),
+                    was: "another value".into(),
+                    objects: vec![SeenObject {
+                        about: text.to_string(),
+                        value,
+                    }],
+                },
+                _ => (rule.describe(), was).into(),
+            })
         }
     }
 }
@@ -253,8 +323,9 @@ fn of_count(
         .take(NAMED)
         .map(|object| name(object))
         .collect();
-    if counted.len() > NAMED {
-        names.push("…".into());
+    let unnamed = counted.len() - names.len();
+    if unnamed > 0 {
+        names.push(format!("and {unnamed} more"));
     }
     let mut was = counted.len().to_string();
     if !names.is_empty() {
@@ -266,27 +337,24 @@ fn of_count(
     if numbers.allows(whole(counted.len())) {
         return Ok(Ok(was));
     }
+    let mut objects = Vec::new();
     let most = numbers.equals.or(numbers.at_most);
     let one = counted.first();
     if let Some(one) = one.filter(|_| most.is_some_and(|most| whole(counted.len()) > most)) {
-        let state = json!({
-            "deletionTimestamp": one["metadata"]["deletionTimestamp"],
-            "finalizers": one["metadata"]["finalizers"],
-            "nodeName": one["spec"]["nodeName"],
-            "status": one["status"],
-        });
-        was = format!("{was}\n  counted: {} {}", name(one), shown(&state));
+        let about = format!("counted: {}", name(one));
+        objects.push(SeenObject::state_of(about, one));
     }
     // An object that was not counted is a hint at the reason, as one of too many is.
     let other = others.first().filter(|_| numbers.at_most.is_none());
     if let Some(other) = other {
-        was = format!(
-            "{was}\n  not counted: {} {}",
-            name(other),
-            shown(&other["status"])
-        );
+        let about = format!("not counted: {}", name(other));
+        objects.push(SeenObject::state_of(about, other));
     }
-    Ok(Err((numbers.describe(), was)))
+    Ok(Err(StateDifference {
+        expected: numbers.describe(),
+        was,
+        objects,
+    }))
 }
 
 /// The events that an expectation is about.
@@ -373,6 +441,10 @@ fn of_events(
         .take(NAMED)
         .map(|event| format!("\n  {}", event_line(event)))
         .collect();
+    let which = match near.len().checked_sub(last.len()) {
+        None | Some(0) => "all events there".to_owned(),
+        Some(_) => format!("the last {} of {} events there", last.len(), near.len()),
+    };
     let message = wanted
         .message
         .map(|rule| format!(" with {}", rule.describe()))
@@ -380,9 +452,9 @@ fn of_events(
     let expected = format!("{} {} events{message}", numbers.describe(), wanted.reason);
     let was = match last.is_empty() {
         true => format!("{found}, and no others"),
-        false => format!("{found}; there are:{}", last.concat()),
+        false => format!("{found}; {which}:{}", last.concat()),
     };
-    Err((expected, was))
+    Err((expected, was).into())
 }
 
 /// Formats an event: `Warning FailedScheduling pod/web-1: 0/2 nodes are available`.
@@ -434,7 +506,7 @@ async fn of_ping(
         (true, None) => "an answer".into(),
         (true, Some(pod)) => format!("an answer of {pod}"),
     };
-    Ok(Err((expected, output)))
+    Ok(Err((expected, output).into()))
 }
 
 /// Checks that `to`, an address or a pod, has an address in common with the pod.
@@ -451,10 +523,10 @@ async fn same_address(
     if asked.iter().any(|address| own.contains(address)) {
         return Ok(Ok(()));
     }
-    Ok(Err((
-        format!("{pod} to have the address of {to}, {}", asked.join(" and ")),
-        format!("it has {}", own.join(" and ")),
-    )))
+    let expected = format!("{pod} to have the address of {to}, {}", asked.join(" and "));
+    Ok(Err(
+        (expected, format!("it has {}", own.join(" and "))).into()
+    ))
 }
 
 async fn addresses(stage: &ScenarioCluster, pod: &str) -> Result<Vec<String>> {
@@ -483,14 +555,6 @@ fn name(object: &Value) -> String {
         .as_str()
         .unwrap_or_default()
         .to_owned()
-}
-
-fn shown(value: &Value) -> String {
-    let text = value.to_string();
-    match text.char_indices().nth(SHOWN) {
-        Some((end, _)) => format!("{}…", &text[..end]),
-        None => text,
-    }
 }
 
 /// Converts a number of things for a comparison with the numbers of a scenario.
@@ -533,6 +597,36 @@ mod tests {
     }
 
     #[test]
+    fn lists_say_that_they_are_a_part() {
+        let events: Vec<Value> = (0..11)
+            .map(|number| {
+                json!({"reason": "Pulled", "message": format!("image {number}"),
+                    "involvedObject": {"kind": "Pod", "name": "web"}})
+            })
+            .collect();
+        let wanted = WantedEvents {
+            reason: "Killing",
+            on: None,
+            message: None,
+            event_type: None,
+            before: None,
+        };
+        let one = NumberRule {
+            equals: Some(1.0),
+            ..NumberRule::default()
+        };
+        let was = |events: &[Value]| of_events(&wanted, one, events).unwrap_err().was;
+        assert!(was(&events).starts_with("0; the last 8 of 11 events there:\n"));
+        assert!(was(&events[..2]).starts_with("0; all events there:\n"));
+
+        let pods: Vec<Value> = (0..11)
+            .map(|number| json!({"metadata": {"name": format!("web-{number}")}}))
+            .collect();
+        let unmet = of_count("pods", None, one, &pods).unwrap().unwrap_err();
+        assert!(unmet.was.ends_with("web-7, and 3 more"), "{}", unmet.was);
+    }
+
+    #[test]
     fn a_filter_that_is_not_boolean_fails_the_count() {
         let none = NumberRule {
             equals: Some(0.0),
@@ -541,11 +635,13 @@ mod tests {
         let pods = [json!({"metadata": {"name": "a"}, "spec": {"priority": 3}})];
         let count = |text| of_count("pods", Some(&Cel::parse(text).unwrap()), none, &pods);
         count("object.spec.priority > 3").unwrap().unwrap();
-        let (_, was) = count("object.spec.priority == 3").unwrap().unwrap_err();
-        assert!(
-            was.contains(r#"counted: a {"deletionTimestamp":null"#),
-            "{was}"
-        );
+        let unmet = count("object.spec.priority == 3").unwrap().unwrap_err();
+        assert_eq!(unmet.was, "1: a (of 1 pods)");
+        let [one] = unmet.objects.as_slice() else {
+            panic!("{unmet:?}")
+        };
+        assert_eq!(one.about, "counted: a");
+        assert_eq!(one.value, json!({"spec": {"priority": 3}}), "and no nulls");
         let error = count("object.spec.priority").unwrap_err();
         assert_eq!(
             error.to_string(),

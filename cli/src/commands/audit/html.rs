@@ -4,9 +4,7 @@ use podplane_audit::{
     AuditReport, Code, Dump, ExpectedBlocks, Finding, Repair, RepairError, Severity,
 };
 use podplane_map::{AddressSpace, MarkSeverity, NetworkRole, PodRule, Scene, SceneMark, svg};
-use podplane_report::{
-    Block, Cell, Column, Count, Figure, Report, Row, Section, Table, Tone, map_figure,
-};
+use podplane_report::{Block, Cell, Column, Count, Report, Row, Section, Table, Tone, map_figure};
 
 use super::{AuditArgs, forms};
 use crate::{
@@ -94,16 +92,15 @@ impl AuditPage<'_> {
     }
 
     fn map(&self) -> Section {
-        let block = match self.figure() {
-            Some(figure) => Block::Figure(Box::new(figure)),
-            None => Block::Paragraph(
-                "A map needs blocks of nodes or --cluster-cidr, and there are none.".into(),
-            ),
-        };
-        Section::new("map", "Map of the address space", vec![block])
+        let blocks = self.figure().unwrap_or_else(|| {
+            let why = "A map needs blocks of nodes or --cluster-cidr, and there are none.";
+            vec![Block::Paragraph(why.into())]
+        });
+        Section::new("map", "Map of the address space", blocks)
     }
 
-    fn figure(&self) -> Option<Figure> {
+    /// The map, and the findings that have no place in it.
+    fn figure(&self) -> Option<Vec<Block>> {
         // Only a node or an owner without a name is refused, and a dump has none.
         let mut parts = dump::of_dump(self.dump).ok()?;
         let services = self.expected.services.as_slice().iter();
@@ -113,10 +110,12 @@ impl AuditPage<'_> {
         };
         let GivenRanges { pods, services } = self.given;
         let flag = |name, is_given| if is_given { name } else { "" };
-        let (of_pods, of_services) = (
-            flag("--cluster-cidr", pods),
-            flag("--service-cidr", services),
-        );
+        let of_services = match self.dump.services() {
+            // Each cluster has at least the Service `kubernetes`.
+            [] => "not known which are in use: no Services in the input",
+            _ => flag("--service-cidr", services),
+        };
+        let of_pods = flag("--cluster-cidr", pods);
         stated.add_named(&mut parts, of_pods, of_services).ok()?;
         dump::complete(&mut parts);
         // Where the audit does not expect a pod's address in a block of its node, the map does not.
@@ -134,7 +133,8 @@ impl AuditPage<'_> {
         if scene.is_marked() {
             caption.push_str("; a border or a ring marks the place of a finding");
         }
-        Some(map_figure("address-space", &caption, &scene))
+        let figure = Block::Figure(Box::new(map_figure("address-space", &caption, &scene)));
+        Some(std::iter::once(figure).chain(outside(&scene)).collect())
     }
 
     /// The places of the findings. An information is not a fault, and not marked.
@@ -185,6 +185,7 @@ impl AuditPage<'_> {
         blocks.extend(runbooks.into_iter().map(|(_, text)| Block::Markdown(text)));
         blocks.extend(manifests.into_iter().map(|(name, text)| Block::Folded {
             summary: name,
+            is_open: false,
             blocks: vec![Block::Preformatted(text)],
         }));
         blocks
@@ -214,6 +215,32 @@ impl AuditPage<'_> {
     }
 }
 
+/// A table of the marks that have no place in a picture.
+fn outside(scene: &Scene<'_>) -> Option<Block> {
+    let is_outside = |mark: &&SceneMark| {
+        let mut views = std::iter::once(scene.main()).chain(scene.beside());
+        !views.any(|view| {
+            let (shown, place) = (view.prefix(), mark.prefix);
+            shown.contains(&place) || place.contains(&shown)
+        })
+    };
+    let row = |mark: &SceneMark| {
+        Row::new(vec![
+            Cell::Code(mark.prefix.to_string()),
+            Cell::Text(mark.text.clone()),
+        ])
+    };
+    let marks = scene.marks().iter().filter(is_outside);
+    let rows: Vec<Row> = marks.map(row).collect();
+    (!rows.is_empty()).then(|| {
+        Block::Table(Table {
+            caption: "Findings outside of the networks of the map".into(),
+            columns: ["Place", "Finding"].map(Column::text).into(),
+            rows,
+        })
+    })
+}
+
 /// The findings of one code and severity.
 fn of_code(findings: &[Finding]) -> Option<Section> {
     let Finding { code, severity, .. } = findings.first()?;
@@ -223,6 +250,7 @@ fn of_code(findings: &[Finding]) -> Option<Section> {
             Cell::Text(finding.message.clone()),
             Cell::Lines(finding.objects.clone()),
         ],
+        below: Vec::new(),
     };
     let remedies = forms::remedies(findings).into_iter();
     let remedies = remedies.map(|(_, remedy)| remedy.to_owned());

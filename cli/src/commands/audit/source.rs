@@ -7,7 +7,7 @@ use ipnet::IpNet;
 use kube::api::{ListParams, Request};
 use podplane_api::{
     Object as _,
-    core::{Node, Pod},
+    core::{Node, Pod, Service},
     networking::ClusterCIDR,
     pod_ips,
 };
@@ -230,6 +230,7 @@ async fn from_server(
     for pod in client.all::<Pod>().list(&all).await?.items {
         collector.add(&pod.to_json()?);
     }
+    add_services(&client, collector).await?;
     let listed = client.blocks().list().await;
     let Some(listed) = if_permitted("node blocks", listed, progress)? else {
         return Ok(ServerRanges::default());
@@ -251,6 +252,7 @@ async fn over_rest(
     let Some(listing) = block_listing(&client, progress).await? else {
         return Ok(ServerRanges::default());
     };
+    add_services(&client, collector).await?;
     let mut ranges = stated(&client, &listing.cluster_cidrs).await?;
     let is_of_node =
         |block: &&ListedBlock| matches!(block.state, BlockState::Assigned | BlockState::Foreign);
@@ -258,6 +260,22 @@ async fn over_rest(
     ranges.blocks = of_nodes.map(|block| block.cidr).collect();
     ranges.add_records(listing.records(), collector);
     Ok(ranges)
+}
+
+/// Adds the Services, whose addresses the map of a report shows. No rule needs them, so that the
+/// right to list them is not needed either.
+async fn add_services(client: &Client, collector: &mut DumpCollector) -> anyhow::Result<()> {
+    let all = podplane_client::ListParams::default();
+    match client.all::<Service>().list(&all).await {
+        Ok(services) => {
+            for service in services.items {
+                collector.add(&service.to_json()?);
+            }
+            Ok(())
+        }
+        Err(error) if error.reason == Reason::Forbidden => Ok(()),
+        Err(error) => Err(error.into()),
+    }
 }
 
 /// The ranges of pods: those of the server's flag, and those of ClusterCIDRs. Who may not list all

@@ -9,8 +9,8 @@ use podplane_report::{
     PartStyle, Picture, PictureFile, Report, Row, Section, Table, Tone,
 };
 
-use super::{PlanArgs, all_pods, pods_at, sheet, shown_alternatives};
-use crate::output::page;
+use super::{PlanArgs, Verdict, all_pods, details, pods_at, shown_alternatives, used_up};
+use crate::output::{page, sheet::Sheet};
 
 /// The number of points of a curve.
 const POINTS: u32 = 60;
@@ -30,6 +30,7 @@ pub(super) fn write(args: &PlanArgs, question: &Question, plan: &Plan) -> anyhow
         let charts = figures(question, plan).into_iter();
         let picture = PictureFile {
             title: title(plan),
+            verdict: Some(verdict(question, plan)),
             charts: charts.map(|chart| (chart.caption, chart.picture)).collect(),
         };
         page::write(file, picture.svg())?;
@@ -42,14 +43,17 @@ fn title(plan: &Plan) -> String {
     format!("Address plan: {}", ranges.collect::<Vec<_>>().join(", "))
 }
 
-fn report(question: &Question, plan: &Plan) -> Report {
-    let verdict = match plan.misfits.as_slice() {
-        [] => Block::Notice(Tone::Good, "The plan meets all requirements.".into()),
-        misfits => Block::Notice(
-            Tone::Bad,
-            format!("The plan does not fit: {}.", misfits.join("; ")),
-        ),
+fn verdict(question: &Question, plan: &Plan) -> (Tone, String) {
+    let verdict = Verdict::of(question, plan);
+    let tone = match verdict.fits {
+        true => Tone::Good,
+        false => Tone::Bad,
     };
+    (tone, verdict.text())
+}
+
+fn report(question: &Question, plan: &Plan) -> Report {
+    let (tone, text) = verdict(question, plan);
     let count = |number: String, of: &str| Count {
         tone: Tone::Neutral,
         number,
@@ -57,8 +61,10 @@ fn report(question: &Question, plan: &Plan) -> Report {
     };
     let figures = figures(question, plan).into_iter();
     let figures = figures.map(|figure| Block::Figure(Box::new(figure)));
-    let mut plan_blocks = vec![verdict];
-    plan_blocks.extend(sheet(question, plan).blocks());
+    let mut plan_blocks = vec![Block::Notice(tone, text)];
+    let mut sheet = Sheet::default();
+    details(question, plan, &mut sheet);
+    plan_blocks.extend(sheet.blocks());
     Report {
         title: title(plan),
         counts: vec![
@@ -218,16 +224,18 @@ fn curve(question: &Question, plan: &Plan, growth: Growth, nodes: u64) -> Figure
     let place = |(time, count): (f64, u64)| (time / span, count as f64 / most);
     let period = growth.period();
     // Shorter times have no words of their own.
-    let times = LinearScale::up_to(span).in_steps_of(0.1);
+    let (unit, units) = period.named(span);
+    let times = LinearScale::up_to(units).in_steps_of(0.1);
+    let in_periods = |time: f64| time * span / units;
     let numbers = LinearScale::up_to(most).in_steps_of(1.0);
     let time_label = |time: f64| match time > 0.0 {
-        true => period.amount(time),
+        true => unit.amount(time),
         false => "now".into(),
     };
     let row = |time: f64| {
-        let count = growth.after(nodes, time);
+        let count = growth.after(nodes, in_periods(time));
         let fits = if count <= plan.max_nodes { "yes" } else { "no" };
-        Row::of_texts([period.amount(time), count.to_string(), fits.into()])
+        Row::of_texts([time_label(time), count.to_string(), fits.into()])
     };
     let limit_text = format!("blocks for {} nodes", plan.max_nodes);
     let shown_end = end.filter(|end| *end <= span);
@@ -241,10 +249,7 @@ fn curve(question: &Question, plan: &Plan, growth: Growth, nodes: u64) -> Figure
                 label: limit_text,
             }),
             end: shown_end.map(|end| {
-                let text = match end > 0.0 {
-                    true => format!("used up in {}", period.amount(end)),
-                    false => "used up now".into(),
-                };
+                let text = format!("used up {}", used_up(period, end));
                 ((end / span, limit / most), text)
             }),
             times: times.ticks(time_label),
@@ -310,6 +315,11 @@ mod tests {
                 "--nodes 100 --growth +50/month --horizon 12",
                 ["now", "2 months", "4 months"],
                 ["0", "200", "400"],
+            ),
+            (
+                "--nodes 100 --growth +1/month",
+                ["now", "2 years", "4 years"],
+                ["0", "50", "100"],
             ),
         ] {
             let figures = figures_of(line);

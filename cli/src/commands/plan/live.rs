@@ -239,8 +239,34 @@ impl<'a> LivePlan<'a> {
         (nodes, per_node, pods)
     }
 
+    /// The reasons for which the ranges are enough, or are not.
+    fn verdict(&self) -> Vec<String> {
+        let nodes = self.nodes;
+        let lacks = self.shortages().map(|one| match one.shortage {
+            1 => format!("1 {} block is missing for {nodes} nodes", one.family),
+            count => format!(
+                "{count} {} blocks are missing for {nodes} nodes",
+                one.family
+            ),
+        });
+        let mut reasons: Vec<String> = lacks.chain(self.pods_misfit.iter().cloned()).collect();
+        if reasons.is_empty() {
+            reasons.push(format!("no block is missing for {nodes} nodes"));
+        }
+        reasons
+    }
+
     fn sheet(&self, dump: &Dump) -> Sheet {
         let mut sheet = Sheet::default();
+        self.details(dump, &mut sheet);
+        let word = if self.fits() { "yes" } else { "no" };
+        let reasons = self.verdict().into_iter();
+        sheet.fields("Enough", reasons.map(|reason| format!("{word}: {reason}")));
+        sheet
+    }
+
+    /// All but the verdict.
+    fn details(&self, dump: &Dump, sheet: &mut Sheet) {
         let network = dump.network();
         sheet.field("Network", format!("{}: {}", network.name, network.reason));
         let ranges = self.ranges.iter().map(|one| {
@@ -262,24 +288,11 @@ impl<'a> LivePlan<'a> {
             "Pods per node",
             format!("at most {} now", self.live.most_pods),
         );
-        let lacks = self.shortages().map(|one| match one.shortage {
-            1 => format!("1 {} block", one.family),
-            count => format!("{count} {} blocks", one.family),
-        });
-        let addresses = self.pods_misfit.iter();
-        let lacks = lacks.chain(addresses.map(|_| "pod addresses per node".into()));
-        let lacks: Vec<String> = lacks.collect();
-        sheet.field(
-            "Missing",
-            match lacks.is_empty() {
-                true => "nothing".to_owned(),
-                false => lacks.join(", "),
-            },
-        );
         for family in &self.families {
+            let has_halves = family.additions.iter().any(|one| one.together.is_some());
             let rows = family.additions.iter().map(|one| {
                 let (nodes, per_node, pods) = self.pods(family, one);
-                vec![
+                let mut row = vec![
                     String::new(),
                     one.cidr.to_string(),
                     format!("/{}", one.node_mask),
@@ -287,10 +300,16 @@ impl<'a> LivePlan<'a> {
                     nodes.to_string(),
                     readable(per_node),
                     readable(pods),
-                    one.together.map_or_else(String::new, |net| net.to_string()),
-                ]
+                ];
+                if has_halves {
+                    row.push(
+                        one.together
+                            .map_or_else(|| "-".into(), |net| net.to_string()),
+                    );
+                }
+                row
             });
-            let columns = [
+            let mut columns = vec![
                 "",
                 "RANGE",
                 "MASK",
@@ -298,14 +317,15 @@ impl<'a> LivePlan<'a> {
                 "NODES",
                 "PODS-PER-NODE",
                 "PODS",
-                "TOGETHER",
             ];
+            if has_halves {
+                columns.push("TOGETHER");
+            }
             let heading = format!("{} ranges to add", family.family);
             sheet.table(&heading, &columns, rows.collect());
         }
         sheet.field("How to add one", self.live.how.clone());
-        sheet.fields("Warnings", self.warnings());
-        sheet
+        sheet.field("Warnings", KEEP_THE_MASK);
     }
 
     fn as_json(&self, dump: &Dump) -> Value {

@@ -2,13 +2,18 @@
 
 use podplane_proto::trace::GetPodTraceResponse;
 use podplane_report::{
-    AxisTick, Block, Fact, Figure, Picture, Report, Section, Tone, Waterfall, WaterfallRow,
+    AxisTick, Block, Fact, Figure, Picture, Report, Section, Tone, Waterfall, WaterfallGap,
+    WaterfallRow, gaps,
 };
 use podplane_service_runtime::trace::waterfall;
 
 use super::{PrintedTrace, TraceEnd};
 use crate::output::page;
 
+/// The least time without a step that is shown, in nanoseconds.
+const LEAST_GAP: u64 = 1_000_000_000;
+/// The most failures that are not folded.
+const MOST_FAILURES: usize = 5;
 /// The number of intervals of the time axis.
 const INTERVALS: u32 = 4;
 
@@ -58,16 +63,39 @@ fn section(trace: &PrintedTrace, title: &str, pod: &str, about: String) -> Secti
     let failures = failures.map(|row| format!("{}, {}: {}", row.name, row.process, row.note));
     let failures: Vec<String> = failures.collect();
     let mut blocks = vec![Block::Paragraph(about), Block::Facts(facts)];
-    if !failures.is_empty() {
-        blocks.push(Block::Notice(Tone::Bad, "Steps that failed:".into()));
-        blocks.push(Block::List(failures));
+    if let Some(last) = failures.last() {
+        let (said, all) = match failures.len() {
+            count @ 0..=MOST_FAILURES => (format!("Steps that failed: {count}."), None),
+            count => (
+                format!("{count} steps failed. The last one: {last}"),
+                Some(format!("All {count}")),
+            ),
+        };
+        blocks.push(Block::Notice(Tone::Bad, said));
+        let list = Block::List(failures);
+        blocks.push(match all {
+            None => list,
+            Some(summary) => Block::Folded {
+                summary,
+                is_open: false,
+                blocks: vec![list],
+            },
+        });
+    }
+    let gaps = chart.gaps.iter().map(|gap| gap.text.as_str());
+    match gaps.collect::<Vec<_>>().as_slice() {
+        [] => {}
+        gaps => blocks.push(Block::Paragraph(format!(
+            "Times of a second or more without any step, grey in the picture: {}.",
+            gaps.join(", ")
+        ))),
     }
     let kind = title.to_lowercase();
     blocks.push(Block::Figure(Box::new(Figure {
         id: format!("{kind}-{pod}-steps"),
         caption: format!("The steps of the {kind} of {pod}"),
         tables: vec![chart.table()],
-        picture: Picture::Waterfall(chart),
+        picture: Picture::Waterfall(chart.shortened()),
     })));
     Section::new(format!("{kind}-{pod}"), title, blocks)
 }
@@ -100,9 +128,18 @@ fn chart(trace: &PrintedTrace) -> Waterfall {
             _ => waterfall::duration(all / u64::from(INTERVALS) * u64::from(number)),
         },
     };
+    let steps = trace.spans.iter();
+    let steps = steps.map(|span| (span.start_unix_nano, span.end_unix_nano));
+    // A span around all others is not what goes on meanwhile.
+    let steps = steps.filter(|step| *step != (from, until));
+    let gap = |(begin, end): (u64, u64)| WaterfallGap {
+        span: (share(begin), share(end)),
+        text: waterfall::duration(end - begin),
+    };
     Waterfall {
         rows: waterfall::rows(&trace.spans).iter().map(row).collect(),
         ticks: (0..=INTERVALS).map(tick).collect(),
+        gaps: gaps(steps, LEAST_GAP).into_iter().map(gap).collect(),
     }
 }
 
@@ -171,5 +208,35 @@ mod tests {
         );
         let labels: Vec<_> = chart.ticks.iter().map(|tick| tick.label.as_str()).collect();
         assert_eq!(labels, ["0", "25.0 ms", "50.0 ms", "75.0 ms", "100 ms"]);
+    }
+
+    #[test]
+    fn a_time_without_steps_is_a_gap() {
+        let second = 1_000_000_000;
+        let answer = GetPodTraceResponse {
+            name: "web".into(),
+            creation: Some(Trace {
+                trace_id: "a".into(),
+                spans: vec![
+                    span(1, 0, "create", 0, second),
+                    span(2, 1, "sync", second * 7 / 2, second * 4),
+                    span(3, 1, "sync", second * 9 / 2, second * 5),
+                ],
+                ..Trace::default()
+            }),
+            ..GetPodTraceResponse::default()
+        };
+        let sections = sections(answer).unwrap();
+        let Some(Block::Figure(figure)) = sections.first().and_then(|one| one.blocks.last()) else {
+            panic!("{sections:?}")
+        };
+        let Picture::Waterfall(chart) = &figure.picture else {
+            panic!("{figure:?}")
+        };
+        let gap = WaterfallGap {
+            span: (0.2, 0.7),
+            text: "2.5 s".into(),
+        };
+        assert_eq!(chart.gaps, [gap]);
     }
 }

@@ -25,6 +25,11 @@ pub enum Period {
     Year,
 }
 
+/// The number of years from which a time is named in years.
+const YEARS_FROM: f64 = 2.0;
+/// The most years that a forecast names.
+pub const MOST_YEARS: f64 = 1000.0;
+
 impl Period {
     const ALL: [Self; 4] = [Self::Day, Self::Week, Self::Month, Self::Year];
 
@@ -37,6 +42,46 @@ impl Period {
             Self::Month => "month",
             Self::Year => "year",
         }
+    }
+
+    const fn per_year(self) -> f64 {
+        match self {
+            Self::Day => 365.25,
+            Self::Week => 365.25 / 7.0,
+            Self::Month => 12.0,
+            Self::Year => 1.0,
+        }
+    }
+
+    /// A number of periods in years.
+    #[must_use]
+    pub fn years(self, count: f64) -> f64 {
+        count / self.per_year()
+    }
+
+    /// The period in which `count` of these are named, and their number of it: years from
+    /// [`YEARS_FROM`] on.
+    #[must_use]
+    pub fn named(self, count: f64) -> (Self, f64) {
+        let years = self.years(count);
+        match years >= YEARS_FROM {
+            true => (Self::Year, years),
+            false => (self, count),
+        }
+    }
+
+    /// A time of `count` periods in words, rounded as far as a forecast is good for: `7.5 months`,
+    /// `109 years`.
+    #[must_use]
+    pub fn duration(self, count: f64) -> String {
+        let (period, count) = self.named(count);
+        if period == Self::Year && count > MOST_YEARS {
+            return format!("more than {MOST_YEARS} years");
+        }
+        period.amount(match count >= 10.0 {
+            true => count.round(),
+            false => count,
+        })
     }
 
     /// A number of periods in words, such as `1 year` or `2.5 years`.
@@ -187,5 +232,22 @@ mod tests {
     fn prints_amounts_of_time_in_singular_and_plural() {
         assert_eq!(Period::Year.amount(1.0), "1 year");
         assert_eq!(Period::Month.amount(2.54), "2.5 months");
+    }
+
+    #[test]
+    fn names_long_times_in_years() {
+        for (period, count, want) in [
+            (Period::Month, 7.46, "7.5 months"),
+            (Period::Month, 23.4, "23 months"),
+            (Period::Month, 1304.7, "109 years"),
+            (Period::Week, 9.96, "10 weeks"),
+            (Period::Week, 110.0, "2.1 years"),
+            (Period::Day, 365.25 * 3.0, "3 years"),
+            (Period::Year, 1.0, "1 year"),
+            (Period::Year, 5.16, "5.2 years"),
+            (Period::Month, 1e9, "more than 1000 years"),
+        ] {
+            assert_eq!(period.duration(count), want);
+        }
     }
 }

@@ -104,9 +104,17 @@ pub(super) fn smallest(
         pods_per_node: pods(range.cidr(), mask),
         ..none
     };
+    let place = |nodes| smallest_of(mask, range, config, node_networks, nodes);
     let found = match need.nodes {
-        Some(nodes) => smallest_of(mask, range, config, node_networks, nodes.max(1)),
-        None => ClusterRange::new(range.cidr(), mask).ok(),
+        Some(nodes) => place(nodes.max(1)),
+        None => {
+            let own = ClusterRange::new(range.cidr(), mask).ok();
+            match own.filter(|own| config.reserved_blocks(own) == own.blocks()) {
+                // Service ranges take all of it: another one of its size.
+                Some(covered) => place(covered.blocks()),
+                None => own,
+            }
+        }
     };
     found.map_or(none.clone(), |found| RecommendedRange {
         cidr: Some(found.cidr()),

@@ -90,8 +90,7 @@ fn warnings_have_the_documented_texts() {
         (
             "cluster=10.0.0.0/16 service=10.0.0.0/12",
             &[
-                "no node can have a block",
-                "service range 10.0.0.0/12 takes every block of cluster CIDR 10.0.0.0/16; no node can be given one",
+                "service range 10.0.0.0/12 overlaps all of cluster CIDR 10.0.0.0/16, so that no node can have a block: change --cluster-cidr",
             ],
         ),
         (
@@ -187,11 +186,23 @@ fn refuses_invalid_flags_with_the_texts_of_the_controller() {
 }
 
 #[test]
+fn recommends_another_range_where_services_take_all() {
+    let covered = plan("cluster=10.244.0.0/16 service=10.0.0.0/8");
+    let recommended = &covered.recommended[0];
+    assert_eq!(recommended.cidr, Some("172.16.0.0/16".parse().unwrap()));
+    assert_eq!(recommended.max_nodes, 512);
+}
+
+#[test]
 fn the_scarcest_resource_is_the_first_limit() {
     for (line, want) in [
         ("cluster=10.244.0.0/16", Limit::MaxPods),
         ("cluster=10.244.0.0/16 nodes=100", Limit::MaxPods),
         ("cluster=10.244.0.0/16 nodes=300", Limit::NodeBlocks),
+        (
+            "cluster=10.244.0.0/16 service=10.0.0.0/8 nodes=3",
+            Limit::ServiceRanges,
+        ),
         (
             "cluster=10.244.0.0/16 nodes=100 growth=1%/year",
             Limit::NodeBlocks,

@@ -17,7 +17,10 @@ const NEARLY_FULL_PERCENT: u64 = 80;
 /// The warnings: first what does not fit, then overlaps, then possible improvements.
 pub(super) fn of(question: &Question, plan: &Plan) -> Vec<String> {
     let mut warnings = plan.misfits.clone();
-    warnings.extend(plan.config.notices.iter().map(Notice::to_string));
+    // A range without a block is a misfit, and said above.
+    let notices = plan.config.notices.iter();
+    let notices = notices.filter(|notice| !matches!(notice, Notice::NoBlockLeft { .. }));
+    warnings.extend(notices.map(Notice::to_string));
     let networks = &question.node_networks;
     warnings.extend(
         networks
@@ -59,6 +62,19 @@ pub(super) fn of(question: &Question, plan: &Plan) -> Vec<String> {
     warnings
 }
 
+/// Describes a range without a block for any node. Nothing can be in it yet, so that it is the one
+/// to change: services keep their addresses.
+pub(super) fn covered(range: &RangePlan, plan: &Plan) -> String {
+    let cluster = range.range.cidr();
+    let services = plan.config.service_ranges.iter();
+    let services = services.filter(|service| overlap(service, &cluster));
+    let services: Vec<_> = services.map(IpNet::to_string).collect();
+    format!(
+        "service range {} overlaps all of cluster CIDR {cluster}, so that no node can have a block: change --cluster-cidr",
+        services.join(" and ")
+    )
+}
+
 fn services(range: &RangePlan, plan: &Plan, warnings: &mut Vec<String>) {
     let cluster = range.range.cidr();
     let touching = plan
@@ -66,10 +82,10 @@ fn services(range: &RangePlan, plan: &Plan, warnings: &mut Vec<String>) {
         .service_ranges
         .iter()
         .filter(|service| overlap(service, &cluster));
-    // A service range that takes every block is reported as a notice.
+    // Service ranges that take every block are a misfit.
     warnings.extend(
         touching
-            .filter(|_| range.reserved_blocks < range.range.blocks())
+            .filter(|_| !range.is_covered())
             .map(|service| {
                 format!(
                     "service range {service} overlaps cluster CIDR {cluster}: {} of its {} blocks are given to no node",

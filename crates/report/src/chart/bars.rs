@@ -2,13 +2,15 @@
 
 use maud::{Markup, html};
 
-use super::{Drawing, WIDTH, fitted, pixel};
+use super::{Drawing, WIDTH, fitted, pixel, wide};
 
 const ROW: f64 = 30.0;
 const BAR: f64 = 20.0;
-/// The left edge of the bars, their right edge, and that of the values.
-const BARS: f64 = 200.0;
-const BARS_END: f64 = 740.0;
+/// The room between a bar and the texts beside it.
+const GAP: f64 = 12.0;
+/// The most width of a label, and that of a value.
+const MOST_TEXT: f64 = 340.0;
+/// The right edge of the values.
 const VALUE: f64 = WIDTH - 8.0;
 const LEGEND_TOP: f64 = 10.0;
 const KEY: f64 = 14.0;
@@ -77,27 +79,34 @@ impl Bars {
         let top = legend.clone().nth(self.legend.len()).unwrap_or(LEGEND_TOP);
         let tops = rows(top + 6.0);
         let height = tops.clone().nth(self.bars.len()).unwrap_or(top) + 6.0;
+        let widest = |text: fn(&Bar) -> &String| {
+            let widths = self.bars.iter().map(|bar| wide(text(bar)));
+            widths.fold(0.0, f64::max).min(MOST_TEXT)
+        };
+        let begin = widest(|bar| &bar.label) + GAP;
+        let end = VALUE - widest(|bar| &bar.value) - GAP;
         let shapes = html! {
             @for ((style, text), top) in self.legend.iter().zip(legend) {
                 rect class=(style.class()) x="1" y=(top) width=(KEY) height=(KEY) {}
                 text x=(KEY + 10.0) y=(top + 12.0) { (fitted(text, WIDTH - KEY - 10.0)) }
             }
-            @for (bar, top) in self.bars.iter().zip(tops) { (drawn(bar, top)) }
+            @for (bar, top) in self.bars.iter().zip(tops) { (drawn(bar, top, [begin, end])) }
         };
         Drawing { height, shapes }
     }
 }
 
-fn drawn(bar: &Bar, top: f64) -> Markup {
+/// A bar between two columns of pixels.
+fn drawn(bar: &Bar, top: f64, [begin, end]: [f64; 2]) -> Markup {
     let Bar {
         label,
         parts,
         value,
     } = bar;
-    let mut left = BARS;
+    let mut left = begin;
     let mut placed = Vec::new();
     for part in parts {
-        let width = (BARS_END - BARS) * part.share.clamp(0.0, 1.0);
+        let width = (end - begin) * part.share.clamp(0.0, 1.0);
         let width = match part.share > 0.0 {
             true => width.max(LEAST_PART),
             false => 0.0,
@@ -107,13 +116,13 @@ fn drawn(bar: &Bar, top: f64) -> Markup {
     }
     html! {
         g {
-            text x="0" y=(top + 15.0) { (fitted(label, BARS - 8.0)) }
+            text x="0" y=(top + 15.0) { (fitted(label, begin)) }
             @for (left, width, BarPart { style, text, .. }) in placed {
                 rect class=(style.class()) x=(pixel(left)) y=(top) width=(pixel(width)) height=(BAR) {
                     title { (text) }
                 }
             }
-            text.c-value x=(VALUE) y=(top + 15.0) { (value) }
+            text.c-value x=(VALUE) y=(top + 15.0) { (fitted(value, VALUE - end)) }
         }
     }
 }

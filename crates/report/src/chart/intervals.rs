@@ -2,7 +2,7 @@
 
 use maud::{Markup, html};
 
-use super::{AxisTick, CHARACTER, Drawing, WIDTH, axis::vertical_lines, fitted, pixel};
+use super::{AxisTick, Drawing, WIDTH, axis::vertical_lines, fitted, pixel, wide};
 use crate::document::Tone;
 
 /// The height of a row: a line of text, and the strip of the values below it.
@@ -99,7 +99,7 @@ fn drawn(row: &IntervalRow, top: f64) -> Markup {
         .iter()
         .map(|place| format!("M{place} {strip}v{STRIP}"))
         .collect();
-    let room = RIGHT - LEFT - width(&value) - 16.0;
+    let room = RIGHT - LEFT - wide(&value) - 16.0;
     html! {
         g {
             title { (label) ": " (value) }
@@ -114,11 +114,6 @@ fn drawn(row: &IntervalRow, top: f64) -> Markup {
             }
         }
     }
-}
-
-/// The width of a text in pixels, at most.
-fn width(text: &str) -> f64 {
-    text.chars().map(|_| CHARACTER).sum()
 }
 
 /// The column of pixels of a share of the axis.

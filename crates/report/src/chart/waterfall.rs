@@ -2,7 +2,7 @@
 
 use maud::{Markup, html};
 
-use super::{AxisTick, Drawing, WIDTH, axis::vertical_lines, fitted, pixel};
+use super::{AxisTick, Drawing, WIDTH, axis::vertical_lines, fitted, pixel, wide};
 use crate::{
     document::Tone,
     table::{Cell, Column, Row, Table},
@@ -31,6 +31,17 @@ pub struct Waterfall {
     pub rows: Vec<WaterfallRow>,
     /// The times on the axis.
     pub ticks: Vec<AxisTick>,
+    /// The times without any step.
+    pub gaps: Vec<WaterfallGap>,
+}
+
+/// A time without any step.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct WaterfallGap {
+    /// Its begin and its end, from 0 to 1.
+    pub span: (f64, f64),
+    /// Its duration in words.
+    pub text: String,
 }
 
 /// A span, or several that are alike.
@@ -52,7 +63,88 @@ pub struct WaterfallRow {
     pub tone: Tone,
 }
 
+/// The most attempts at one step that a picture shows one by one.
+const MOST_ATTEMPTS: usize = 5;
+
+/// The times of at least `least` between the begin of the first span and the end of the last one in
+/// which no span is.
+#[must_use]
+pub fn gaps(spans: impl IntoIterator<Item = (u64, u64)>, least: u64) -> Vec<(u64, u64)> {
+    let mut spans: Vec<_> = spans.into_iter().collect();
+    spans.sort_unstable();
+    let mut end = spans.first().map_or(0, |(begin, _)| *begin);
+    let mut gaps = Vec::new();
+    for (begin, until) in spans {
+        if begin.saturating_sub(end) >= least.max(1) {
+            gaps.push((end, begin));
+        }
+        end = end.max(until);
+    }
+    gaps
+}
+
+/// Rows with one row for all attempts at a step but the first and the last, if there are many.
+fn shortened(rows: &[WaterfallRow]) -> Vec<WaterfallRow> {
+    let Some(depth) = rows.iter().map(|row| row.depth).min() else {
+        return Vec::new();
+    };
+    // Each step with those below it.
+    let parts = rows.chunk_by(|_, next| next.depth > depth);
+    let parts: Vec<(&WaterfallRow, &[WaterfallRow])> =
+        parts.filter_map(<[_]>::split_first).collect();
+    let mut kept = Vec::new();
+    for (index, (step, below)) in parts.iter().enumerate() {
+        let attempts = parts.iter().enumerate();
+        let attempts = attempts.filter(|(_, (other, _))| step.is_repeated_by(other));
+        let attempts: Vec<_> = attempts.map(|(place, (row, _))| (place, *row)).collect();
+        let inner = match attempts.as_slice() {
+            [_, inner @ .., _] if attempts.len() > MOST_ATTEMPTS => inner,
+            _ => &[],
+        };
+        match inner.iter().position(|(place, _)| *place == index) {
+            None => {
+                kept.push((*step).clone());
+                kept.extend(shortened(below));
+            }
+            Some(0) => kept.push(WaterfallRow {
+                name: format!("{} ×{} more", step.step(), inner.len()),
+                spans: inner
+                    .iter()
+                    .flat_map(|(_, row)| row.spans.clone())
+                    .collect(),
+                took: String::new(),
+                note: "each is in the table".into(),
+                ..(*step).clone()
+            }),
+            Some(_) => {}
+        }
+    }
+    kept
+}
+
+impl WaterfallRow {
+    /// The name of the step, without a number of similar ones.
+    fn step(&self) -> &str {
+        self.name.split(" ×").next().unwrap_or_default()
+    }
+
+    fn is_repeated_by(&self, other: &Self) -> bool {
+        let key = |row: &Self| (row.depth, row.step().to_owned(), row.process.clone());
+        key(self) == key(other)
+    }
+}
+
 impl Waterfall {
+    /// The chart with one row for all attempts at a step but the first and the last, if there are
+    /// many.
+    #[must_use]
+    pub fn shortened(self) -> Self {
+        Self {
+            rows: shortened(&self.rows),
+            ..self
+        }
+    }
+
     /// The table behind the picture.
     #[must_use]
     pub fn table(&self) -> Table {
@@ -87,12 +179,39 @@ impl Waterfall {
 
     pub(crate) fn drawing(&self) -> Drawing {
         let tops = std::iter::successors(Some(TOP), |top| Some(top + ROW));
-        let height = tops.clone().nth(self.rows.len()).unwrap_or(TOP) + 6.0;
+        let bottom = tops.clone().nth(self.rows.len()).unwrap_or(TOP) + 6.0;
+        let height = match self.gaps.is_empty() {
+            true => bottom,
+            false => bottom + ROW,
+        };
         let shapes = html! {
-            (vertical_lines(&self.ticks, place, [TOP - 6.0, height], 14.0))
+            @for gap in &self.gaps { (gap.drawn(bottom)) }
+            (vertical_lines(&self.ticks, place, [TOP - 6.0, bottom], 14.0))
             @for (row, top) in self.rows.iter().zip(tops) { (drawn(row, top)) }
         };
         Drawing { height, shapes }
+    }
+}
+
+impl WaterfallGap {
+    /// A band behind the rows, with its text below if there is room.
+    fn drawn(&self, bottom: f64) -> Markup {
+        let Self {
+            span: (begin, end),
+            text,
+        } = self;
+        let (left, right) = (place(*begin), place(*end));
+        html! {
+            g {
+                title { (text) }
+                rect.c-gap x=(pixel(left)) y=(TOP - 6.0) width=(pixel((right - left).max(LEAST)))
+                    height=(bottom - TOP + 6.0) {}
+                @if wide(text) <= right - left {
+                    @let middle = pixel((left + right) / 2.0);
+                    text.c-muted.c-middle x=(middle) y=(bottom + 14.0) { (text) }
+                }
+            }
+        }
     }
 }
 
@@ -138,4 +257,58 @@ fn drawn(row: &WaterfallRow, top: f64) -> Markup {
 /// The column of pixels of a share of the time.
 fn place(share: f64) -> f64 {
     BARS + (BARS_END - BARS) * share.clamp(0.0, 1.0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn gaps_are_between_steps() {
+        let spans = [(0, 2), (1, 3), (10, 12), (11, 11), (13, 20)];
+        assert_eq!(gaps(spans, 5), [(3, 10)]);
+        assert_eq!(gaps(spans, 1), [(3, 10), (12, 13)]);
+        assert_eq!(gaps([], 1), []);
+        assert_eq!(gaps([(5, 6)], 0), []);
+    }
+
+    #[test]
+    fn many_attempts_are_the_first_the_last_and_one_row() {
+        let row = |depth, name: &str, process: &str, at: f64| WaterfallRow {
+            depth,
+            name: name.into(),
+            process: process.into(),
+            spans: vec![(at, at)],
+            ..WaterfallRow::default()
+        };
+        let chart = |count: u32| {
+            let attempts = (0..count).flat_map(|number| {
+                let at = f64::from(number) / 100.0;
+                [row(1, "sync", "kubelet", at), row(2, "add", "cni", at)]
+            });
+            let rows = [row(0, "create", "api", 0.0)].into_iter().chain(attempts);
+            Waterfall {
+                rows: rows.chain([row(1, "status", "kubelet", 1.0)]).collect(),
+                ..Waterfall::default()
+            }
+        };
+        let names = |chart: Waterfall| {
+            let rows = chart.shortened().rows.into_iter();
+            rows.map(|row| format!("{} {}", row.name, row.spans.len()))
+                .collect::<Vec<_>>()
+        };
+        assert_eq!(
+            names(chart(50)),
+            [
+                "create 1",
+                "sync 1",
+                "add 1",
+                "sync ×48 more 48",
+                "sync 1",
+                "add 1",
+                "status 1"
+            ]
+        );
+        assert_eq!(names(chart(5)).len(), 12, "few are all shown");
+    }
 }

@@ -7,7 +7,10 @@ use podplane_report::{
 };
 
 use super::{LivePlan, RangeUsage};
-use crate::{commands::plan::PlanArgs, output::page};
+use crate::{
+    commands::plan::PlanArgs,
+    output::{page, sheet::Sheet},
+};
 
 const TITLE: &str = "Address plan of a live cluster";
 
@@ -22,6 +25,7 @@ pub(super) fn write(args: &PlanArgs, plan: &LivePlan<'_>, dump: &Dump) -> anyhow
         } = figure(plan);
         let picture = PictureFile {
             title: TITLE.into(),
+            verdict: Some(verdict(plan)),
             charts: vec![(caption, picture)],
         };
         page::write(file, picture.svg())?;
@@ -29,14 +33,16 @@ pub(super) fn write(args: &PlanArgs, plan: &LivePlan<'_>, dump: &Dump) -> anyhow
     Ok(())
 }
 
+fn verdict(plan: &LivePlan<'_>) -> (Tone, String) {
+    let reasons = plan.verdict().join("; ");
+    match plan.fits() {
+        true => (Tone::Good, format!("The ranges are enough: {reasons}.")),
+        false => (Tone::Bad, format!("The ranges are not enough: {reasons}.")),
+    }
+}
+
 fn report(args: &PlanArgs, plan: &LivePlan<'_>, dump: &Dump) -> Report {
-    let verdict = match plan.fits() {
-        true => Block::Notice(Tone::Good, "There are enough blocks.".into()),
-        false => Block::Notice(
-            Tone::Bad,
-            "Blocks or addresses are missing; the plan names ranges to add.".into(),
-        ),
-    };
+    let (tone, text) = verdict(plan);
     let count = |number: u64, of: &str| Count {
         tone: Tone::Neutral,
         number: number.to_string(),
@@ -46,8 +52,10 @@ fn report(args: &PlanArgs, plan: &LivePlan<'_>, dump: &Dump) -> Report {
         true => "a live cluster".to_owned(),
         false => page::files(&args.from),
     };
-    let mut blocks = vec![verdict];
-    blocks.extend(plan.sheet(dump).blocks());
+    let mut blocks = vec![Block::Notice(tone, text)];
+    let mut sheet = Sheet::default();
+    plan.details(dump, &mut sheet);
+    blocks.extend(sheet.blocks());
     Report {
         title: TITLE.into(),
         counts: vec![
