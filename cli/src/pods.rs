@@ -11,8 +11,8 @@ use podplane_cluster::{
 use podplane_kubelet::cri::record::{PodNetwork, SandboxRecord, SandboxState};
 
 /// Moves the process, which must have one thread, into the mount namespace in which the network
-/// namespaces of the cluster's pods have names.
-pub(crate) fn enter_cluster(dir: &DataDir) -> anyhow::Result<()> {
+/// namespaces of the cluster's pods have names. Returns a process that is in it.
+pub(crate) fn enter_cluster(dir: &DataDir) -> anyhow::Result<i32> {
     let running = dir.running()?.with_context(|| not_running(dir))?;
     let SupervisorRecord {
         pid,
@@ -22,9 +22,10 @@ pub(crate) fn enter_cluster(dir: &DataDir) -> anyhow::Result<()> {
     } = running;
     anyhow::ensure!(
         kernel,
-        "this cluster is in ledger mode ({reason}): its pods have addresses but no network namespace, so nothing can be sent or executed there"
+        "this cluster is in ledger mode ({reason}): its nodes and pods have addresses but no networks; those need a cluster that is started with `podplane up --network kernel`"
     );
-    namespaces::join(pid)
+    namespaces::join(pid)?;
+    Ok(pid)
 }
 
 pub(crate) fn not_running(dir: &DataDir) -> String {

@@ -2,7 +2,7 @@
 
 use podplane_ipam::figures::readable;
 
-use crate::{parts::BlockState, scene::Scene, view::View, words};
+use crate::{scene::Scene, view::View, words};
 
 /// The least columns for a list of blocks or addresses.
 pub(super) const LIST_COLUMNS: u16 = 30;
@@ -52,10 +52,9 @@ pub(super) fn lines(scene: &Scene<'_>, room: SideRoom) -> Vec<SideLine> {
 fn blocks(scene: &Scene<'_>, room: usize) -> Vec<SideLine> {
     let (space, main) = (scene.space(), scene.main());
     let outlines = main.outlines();
-    let role = main.network().role();
     let inside = main.cells().iter().map(|cell| cell.blocks_inside);
     let smaller: usize = inside.sum();
-    let mut lines = vec![heading("blocks: used/usable, node")];
+    let mut lines = vec![heading(words::BLOCKS_HEADING)];
     if let Some(block) = main.block().and_then(|index| space.blocks().get(index))
         && outlines.is_empty()
     {
@@ -66,15 +65,7 @@ fn blocks(scene: &Scene<'_>, room: usize) -> Vec<SideLine> {
     // The heading, this line, an empty line, and one for what is left out.
     let named = room.saturating_sub(4);
     for outline in outlines.iter().take(named) {
-        let counts = space.counts(role, &outline.cidr);
-        let node = outline.node.as_deref().unwrap_or("<none>");
-        let state = match outline.state {
-            BlockState::Assigned => String::new(),
-            other => format!(" {other}"),
-        };
-        let (used, usable) = (readable(counts.in_use()), readable(counts.usable()));
-        let cidr = outline.cidr;
-        lines.push(line(format!("{cidr} {used}/{usable} {node}{state}")));
+        lines.push(line(words::block_line(space, outline.block)));
     }
     if outlines.len() > named {
         lines.push(line(format!("and {} more", outlines.len() - named)));
