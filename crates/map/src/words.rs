@@ -181,6 +181,8 @@ pub(crate) fn block_line(space: &AddressSpace, index: usize) -> String {
     let (used, usable) = (readable(counts.in_use()), readable(counts.usable()));
     match block.state() {
         BlockState::Assigned => format!("{cidr} {used}/{usable} {node}"),
+        // No node can have it.
+        BlockState::Reserved => format!("{cidr} reserved"),
         state => format!("{cidr} {used}/{usable} {node} {state}"),
     }
 }
