@@ -210,8 +210,16 @@ pub fn cell_line(space: &AddressSpace, role: NetworkRole, cell: &Cell) -> String
             }
         }
         (None, 0) => line,
-        (None, 1) => format!("{line}; 1 block inside"),
-        (None, blocks) => format!("{line}; {blocks} blocks inside"),
+        (None, blocks) => {
+            let s = if blocks == 1 { "" } else { "s" };
+            let inside = space.blocks_starting_within(&cell.prefix);
+            let inside = inside.filter_map(|index| space.blocks().get(index)?.node());
+            let of = match nodes(inside).as_str() {
+                "" => String::new(),
+                nodes => format!(" of {nodes}"),
+            };
+            format!("{line}; {blocks} block{s} inside{of}")
+        }
     };
     ascii(&line)
 }

@@ -58,12 +58,13 @@ fn blocks(scene: &Scene<'_>, room: usize) -> Vec<SideLine> {
     });
     let inside: Vec<usize> = inside.collect();
     let mut lines = vec![heading(words::BLOCKS_HEADING)];
-    if let Some(block) = main.block().and_then(|index| space.blocks().get(index))
-        && inside.is_empty()
-    {
-        let node = block.node().unwrap_or("<none>");
-        let (state, also) = (block.state(), words::also(space, block));
-        lines.push(line(format!("in {} {state} {node}{also}", block.cidr())));
+    if inside.is_empty() {
+        let around = main.block().and_then(|index| space.blocks().get(index));
+        lines.push(line(around.map_or("none".to_owned(), |block| {
+            let node = block.node().unwrap_or("<none>");
+            let (state, also) = (block.state(), words::also(space, block));
+            format!("in {} {state} {node}{also}", block.cidr())
+        })));
     }
     // The heading, an empty line, and one for what is left out.
     let named = room.saturating_sub(3);

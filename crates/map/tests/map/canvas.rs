@@ -372,6 +372,15 @@ fn a_picture_names_every_block_with_its_node_and_fill() {
     let titles = svg.matches(": 30 pod, 2 reserved, 1 gateway, 223 free");
     assert_eq!(titles.count(), 5000, "each block");
     assert!(svg.contains(" of node-4999: 30 pod"));
+    // The line about a cell names some of the nodes in it.
+    let many = space(large());
+    let limit = GridLimit::new(16, 16).unwrap();
+    let view = View::new(&many, &many.networks()[0], many.networks()[0].cidr(), limit).unwrap();
+    let line = cell_line(&many, NetworkRole::Pods, &view.cells()[0]);
+    assert!(
+        line.ends_with("; 86 blocks inside of node-0000, node-0001 +84"),
+        "{line}"
+    );
     // A part of a block, which begins before it.
     let space = space(duplicates());
     let part = "10.244.1.64/28".parse().unwrap();
