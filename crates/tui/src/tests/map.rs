@@ -27,9 +27,11 @@ fn space() -> Arc<AddressSpace> {
     }))
 }
 
-/// The line about the cell under the cursor.
+/// The line about the cell under the cursor, which may take two rows.
 fn line(top: &mut Fixture) -> String {
-    top.screen().lines().last().unwrap().to_owned()
+    let screen = top.screen();
+    let rows: Vec<_> = screen.lines().skip(22).collect();
+    rows.join(" ").trim().to_owned()
 }
 
 #[test]
