@@ -13,8 +13,8 @@ use podplane_kubelet::cri::record::{PodNetwork, SandboxRecord, SandboxState};
 use crate::report::UnusableInput;
 
 /// Moves the process, which must have one thread, into the mount namespace in which the network
-/// namespaces of the cluster's pods have names.
-pub(crate) fn enter_cluster(dir: &DataDir) -> anyhow::Result<()> {
+/// namespaces of the cluster's pods have names. Returns a process that is in it.
+pub(crate) fn enter_cluster(dir: &DataDir) -> anyhow::Result<i32> {
     let SupervisorRecord {
         pid,
         kernel,
@@ -23,9 +23,10 @@ pub(crate) fn enter_cluster(dir: &DataDir) -> anyhow::Result<()> {
     } = running(dir)?;
     anyhow::ensure!(
         kernel,
-        "this cluster is in ledger mode ({reason}): its pods have addresses but no network namespace, so nothing can be sent or executed there"
+        "this cluster is in ledger mode ({reason}): its nodes and pods have addresses but no networks; those need a cluster that is started with `podplane up --network kernel`"
     );
-    namespaces::join(pid)
+    namespaces::join(pid)?;
+    Ok(pid)
 }
 
 /// The supervisor of the cluster of a data directory.

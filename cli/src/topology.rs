@@ -17,14 +17,18 @@ use crate::pods;
 /// If no cluster runs, the cluster or the node is in ledger mode, or the node is not on this
 /// machine.
 pub(crate) fn enter_and_read(dir: &DataDir, name: &str) -> anyhow::Result<NodeTopology> {
-    pods::enter_cluster(dir)?;
+    let process = pods::enter_cluster(dir)?;
     let sandboxes = pods::ready_sandboxes(dir, name)?.with_context(|| {
         format!(
             "node {name} does not run in {} on this machine: run the command where it runs",
             dir.path().display()
         )
     })?;
-    read(dir, name, sandboxes.iter())
+    let mut topology = read(dir, name, sandboxes.iter())?;
+    // Only the mount namespace of the cluster has the path; a shell elsewhere gets there by the
+    // process.
+    topology.namespace = format!("/proc/{process}/root{}", topology.namespace);
+    Ok(topology)
 }
 
 /// Reads the network of a node on this machine, and of its ready sandboxes. The process must have

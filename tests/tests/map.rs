@@ -67,11 +67,16 @@ fn assert_fits(text: &str, columns: usize, rows: usize) {
     }
 }
 
-/// Runs `podplane map` on a pseudo-terminal of 80 by 24, made by util-linux' `script`.
+/// Runs `podplane map` on a pseudo-terminal of 80 by 24.
 fn on_terminal(cluster: &Cluster, args: &str, variable: &str) -> ProgramOutput {
+    on_terminal_of(80, cluster, args, variable)
+}
+
+/// Runs `podplane map` on a pseudo-terminal, made by util-linux' `script`.
+fn on_terminal_of(columns: u16, cluster: &Cluster, args: &str, variable: &str) -> ProgramOutput {
     let program = bin_dir().join("podplane");
     let line = format!(
-        "stty cols 80 rows 24; {} map --data-dir {} {args}",
+        "stty cols {columns} rows 24; {} map --data-dir {} {args}",
         program.display(),
         cluster.data_dir().display()
     );
@@ -110,6 +115,9 @@ async fn a_pod_is_at_its_address(cluster: &Cluster) -> Result<String> {
         "{map}"
     );
     assert_fits(&map, 80, 24);
+    let around = cluster.podplane("map 10.0.0.0/8").ok();
+    assert!(around.starts_with("cluster CIDR 10.244.0.0/16"), "{around}");
+    assert!(around.contains("10.96.0.0/16"), "{around}");
     let kubeconfig = cluster.kubeconfig();
     let kubeconfig = kubeconfig.to_str().context("UTF-8")?;
     let other = finish(&mut podplane(["map", "--kubeconfig", kubeconfig, &ip])).ok();
@@ -160,6 +168,11 @@ fn colours_are_for_terminals(cluster: &Cluster) {
     }
     let empty = on_terminal(cluster, "", "NO_COLOR=").ok();
     assert!(empty.contains(COLOR), "an empty NO_COLOR is none");
+    let narrow = on_terminal_of(60, cluster, "", "");
+    assert!(
+        narrow.stdout.contains("the map needs 80 columns, and this"),
+        "{narrow:?}"
+    );
     let refused = on_terminal(cluster, "-o png", "");
     assert!(refused.stdout.contains("-o png=FILE"), "{refused:?}");
 }
@@ -199,7 +212,10 @@ fn bad_parts_are_clear_errors(cluster: &Cluster) {
         assert!(failed.contains(want), "{part}: {failed}");
     }
     let failed = cluster.podplane("map --node node-0").failed(1);
-    assert!(failed.contains("ledger mode"), "{failed}");
+    assert!(
+        failed.contains("ledger mode") && failed.contains("`podplane up --network kernel`"),
+        "{failed}"
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -309,6 +325,8 @@ async fn shows_the_network_of_a_node() -> Result<()> {
     let name = pod["metadata"]["name"].as_str().context("a name")?;
     let ip = pod["status"]["podIP"].as_str().context("an address")?;
     let node: Value = serde_json::from_str(&cluster.podplane("map --node node-0 -o json").ok())?;
+    let path = node["namespace"].as_str().context("a path")?;
+    assert!(Path::new(path).exists(), "outside of the cluster: {path}");
     let links = node["links"].as_array().context("links")?;
     let port = links
         .iter()
@@ -383,6 +401,27 @@ async fn map_audit_and_recording_know_the_ranges_of_the_cluster() -> Result<()> 
             assert_eq!(audit["summary"]["checks"][code], "on", "{source}: {code}");
         }
     }
+    // The API server's own Service has the first of the addresses that Services can have.
+    let page = dir.path().join("audit.html");
+    for source in [
+        server,
+        format!("--kubeconfig {}", cluster.kubeconfig().display()),
+    ] {
+        let html = page.display();
+        cluster
+            .podplane(&format!("audit --html {html} {source}"))
+            .ok();
+        let html = std::fs::read_to_string(&page)?;
+        let counts = "1 service, 2 reserved, 253 free";
+        assert!(html.contains(counts), "{source}: {html}");
+    }
+    let services = cluster.podplane("map services").ok();
+    let lines: Vec<_> = services.lines().map(str::to_owned).collect();
+    let count = |name: &str| {
+        let found = lines.iter().find_map(|line| line.split_once(name));
+        found.and_then(|(_, rest)| rest.split_whitespace().next()?.parse::<u32>().ok())
+    };
+    assert_eq!(count(" free "), Some(253), "{services}");
     // By REST they are in the summary.
     let kubeconfig = format!("map --kubeconfig {}", cluster.kubeconfig().display());
     let map = cluster.podplane(&kubeconfig).ok();

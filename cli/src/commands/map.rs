@@ -157,10 +157,14 @@ fn text_size(output: &MapOutput) -> anyhow::Result<TextSize> {
     let least = TextSize::MIN;
     let terminal = output.is_terminal().then(output::terminal_size).flatten();
     Ok(match terminal {
-        Some((columns, rows)) => TextSize::new(
-            columns.max(least.columns()),
-            rows.saturating_sub(1).max(least.rows()),
-        )?,
+        Some((columns, _)) if columns < least.columns() => {
+            let least = least.columns();
+            let why = format!(
+                "the map needs {least} columns, and this terminal has {columns}: enlarge it, write a picture with -o svg=FILE, or scroll with `podplane map | less -S`"
+            );
+            return Err(UsageError(why).into());
+        }
+        Some((columns, rows)) => TextSize::new(columns, rows.saturating_sub(1).max(least.rows()))?,
         None => TextSize::new(80, 24)?,
     })
 }

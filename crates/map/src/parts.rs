@@ -3,7 +3,7 @@
 use std::{fmt, net::IpAddr};
 
 use ipnet::IpNet;
-use podplane_ipam::{AddressRange, Claim, Family, parse_cidr};
+use podplane_ipam::{AddressRange, Claim, Family, ServiceRange, parse_cidr};
 use serde::{Deserialize, Serialize};
 
 /// An invalid fact. The text names the field and its value.
@@ -166,6 +166,16 @@ impl Network {
     #[must_use]
     pub const fn cidr(&self) -> IpNet {
         self.cidr
+    }
+
+    /// The addresses that are never given: of a service range the first, and for IPv4 the last.
+    pub(crate) fn reserved(&self) -> impl Iterator<Item = IpAddr> + use<> {
+        let ends = (self.role == NetworkRole::Services)
+            .then(|| [self.cidr.network(), self.cidr.broadcast()]);
+        let given = ServiceRange::new(self.cidr);
+        let is_given = move |ip: &IpAddr| given.is_some_and(|range| range.contains(*ip));
+        let ends = ends.into_iter().flatten();
+        ends.filter(move |ip| !is_given(ip))
     }
 
     /// The name of its object or flag; may be empty.

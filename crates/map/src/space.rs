@@ -2,7 +2,7 @@
 
 use std::{
     cmp::Ordering,
-    collections::{BTreeSet, HashMap},
+    collections::{BTreeMap, BTreeSet, HashMap},
     net::IpAddr,
     ops::Range,
 };
@@ -41,6 +41,8 @@ pub struct SpaceParts {
     pub rule: PodRule,
     /// The number of orphaned addresses of nodes that report a number alone, by node.
     pub unlocated_orphans: Vec<(String, u64)>,
+    /// The only namespace whose pods are known: addresses of others do not count as free then.
+    pub only_namespace: Option<String>,
 }
 
 impl SpaceParts {
@@ -151,7 +153,8 @@ pub struct AddressRecord<'a> {
     pub ip: IpAddr,
     /// Its state.
     pub state: AddressState,
-    /// Its claims, sorted by holder; empty for the gateway of a block's layout.
+    /// Its claims, sorted by holder; empty for the gateway of a block's layout, and for the first and
+    /// last address of a service range.
     pub claims: &'a [AddressClaim],
 }
 
@@ -163,6 +166,7 @@ pub struct AddressSpace {
     claims: Vec<AddressClaim>,
     rule: PodRule,
     unlocated_orphans: Vec<(String, u64)>,
+    only_namespace: Option<String>,
     overlaps: Vec<Overlap>,
     v4: FamilySpace,
     v6: FamilySpace,
@@ -182,6 +186,7 @@ impl AddressSpace {
             mut claims,
             rule,
             mut unlocated_orphans,
+            only_namespace,
         } = parts;
         networks.sort();
         networks.dedup();
@@ -201,6 +206,7 @@ impl AddressSpace {
             claims,
             rule,
             unlocated_orphans,
+            only_namespace,
             overlaps,
             v4: FamilySpace::default(),
             v6: FamilySpace::default(),
@@ -232,6 +238,12 @@ impl AddressSpace {
     #[must_use]
     pub fn unlocated_orphans(&self) -> &[(String, u64)] {
         &self.unlocated_orphans
+    }
+
+    /// The only namespace whose pods are known; `None` for all.
+    #[must_use]
+    pub fn only_namespace(&self) -> Option<&str> {
+        self.only_namespace.as_deref()
     }
 
     /// The number of addresses of the prefix in each state, as a part of a network of `role`.
@@ -316,7 +328,10 @@ impl AddressSpace {
     }
 
     /// The indexes of the blocks whose first address is in the prefix, by address.
-    pub(crate) fn blocks_starting_within(&self, prefix: &IpNet) -> impl Iterator<Item = usize> {
+    pub(crate) fn blocks_starting_within<'a>(
+        &'a self,
+        prefix: &IpNet,
+    ) -> impl Iterator<Item = usize> + use<'a> {
         let (first, last) = bounds(prefix);
         let blocks = &self.family(Family::of(prefix)).blocks;
         blocks.starting_within(first, last)
@@ -355,7 +370,7 @@ impl AddressSpace {
     fn indexed(&self, family: Family) -> FamilySpace {
         let mut states = StateIndex::new(self.layers(family));
         let mut records = self.claimed(family, &states);
-        self.add_gateways(family, &states, &mut records);
+        self.add_unclaimed(family, &states, &mut records);
         for record in &records {
             states.push(record.number, record.layer, record.state);
         }
@@ -420,26 +435,30 @@ impl AddressSpace {
         records
     }
 
-    /// Adds the gateways of layouts. A claim wins: networks with an IPAM of their own may give that
-    /// address to a pod.
-    fn add_gateways(&self, family: Family, states: &StateIndex, records: &mut Vec<Record>) {
+    /// Adds the gateways of layouts, and the addresses of service ranges that no Service gets. A
+    /// claim wins: networks with an IPAM of their own may give that address to a pod.
+    fn add_unclaimed(&self, family: Family, states: &StateIndex, records: &mut Vec<Record>) {
+        let networks = self.networks.iter();
+        let services = networks.filter(|network| {
+            network.role() == NetworkRole::Services && Family::of(&network.cidr()) == family
+        });
+        let reserved = services.flat_map(Network::reserved).map(number);
+        // The node of a block that overlaps the range gives them all the same.
+        let reserved = reserved.filter(|number| !states.layer_of(*number).is_in_block());
+        let reserved = reserved.map(|number| (number, AddressState::Reserved));
         let live = self
             .blocks_of(family)
             .filter(|(_, block)| block.state().is_live());
-        let mut gateways: Vec<u128> = live
-            .filter_map(|(_, block)| block.gateway().map(number))
-            .collect();
-        gateways.sort_unstable();
-        gateways.dedup();
-        let is_claimed = |gateway: &u128| {
-            let found = records.binary_search_by_key(gateway, |record| record.number);
-            found.is_ok()
-        };
-        gateways.retain(|gateway| !is_claimed(gateway));
-        records.extend(gateways.into_iter().map(|number| Record {
+        let gateways = live.filter_map(|(_, block)| block.gateway());
+        let gateways = gateways.map(|ip| (number(ip), AddressState::Gateway));
+        let mut unclaimed: BTreeMap<u128, AddressState> = reserved.chain(gateways).collect();
+        for record in records.iter() {
+            unclaimed.remove(&record.number);
+        }
+        records.extend(unclaimed.into_iter().map(|(number, state)| Record {
             number,
             layer: states.layer_of(number),
-            state: AddressState::Gateway,
+            state,
             claims: 0..0,
         }));
         // Two ascending runs, which a stable sort merges.

@@ -4,6 +4,7 @@
 //! and read aloud. Names of others are escaped. Colours are only one of the signs: each state also
 //! has a pattern, and a letter where a cell is large enough.
 
+mod blocks;
 mod style;
 mod topology;
 
@@ -14,6 +15,7 @@ use std::{
 
 use podplane_ipam::figures::readable;
 
+use blocks::BlockList;
 pub use topology::topology;
 
 use crate::{
@@ -32,6 +34,8 @@ const MARGIN: f64 = 24.0;
 /// The upper edge of the main view.
 const MAIN_TOP: f64 = 76.0;
 const LINE: f64 = 20.0;
+/// The least width: the networks beside have room for their names. A wide view is wider.
+const LEAST_WIDTH: f64 = 1024.0;
 /// Columns of the legend.
 const LEGEND_COLUMNS: usize = 3;
 /// The least size of a cell that has its letter in it.
@@ -50,8 +54,6 @@ const MOST_MARK_LINES: usize = 8;
 /// The radius of the ring around a marked cell, in cells, and its least one in pixels.
 const RING: f64 = 0.62;
 const LEAST_RING: f64 = 7.0;
-/// The most characters of a line; viewers do not wrap it.
-const MOST_CHARACTERS: usize = 130;
 
 const MAIN_LIMIT: GridLimit = match GridLimit::new(64, 64) {
     Ok(limit) => limit,
@@ -76,9 +78,9 @@ pub const fn limits() -> SceneLimits {
 pub fn picture(scene: &Scene<'_>) -> String {
     let plan = Plan::new(scene);
     let mut canvas = Canvas::default();
-    let title = words::network(scene.main());
+    let title = words::network(scene.space(), scene.main());
     let notes = words::notes(scene, MOST_NOTES);
-    let (width, height) = (plan.width, plan.height);
+    let (width, height) = (plan.width, plan.blocks.bottom());
     canvas.push(format_args!(
         "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {width} {height}\" \
          width=\"{width}\" height=\"{height}\" role=\"img\" aria-labelledby=\"title desc\">\n"
@@ -95,11 +97,14 @@ pub fn picture(scene: &Scene<'_>) -> String {
     canvas.push(format_args!(
         "<rect class=\"page\" width=\"{width}\" height=\"{height}\"/>\n"
     ));
-    canvas.text("head", MARGIN, 36.0, &title);
-    canvas.text("sub", MARGIN, 60.0, &words::scale(scene.main()));
+    let room = width - 2.0 * MARGIN;
+    canvas.text_within("head", (MARGIN, 36.0), room, &title);
+    let scale = words::scale(scene.main());
+    canvas.text_within("sub", (MARGIN, 60.0), room, &scale);
     canvas.view(scene, scene.main(), plan.main);
     for (view, place) in scene.beside().iter().zip(&plan.beside) {
-        canvas.text("sub", place.x, place.y - 24.0, &words::network(view));
+        let (at, room) = ((place.x, place.y - 24.0), width - MARGIN - place.x);
+        canvas.text_within("sub", at, room, &words::network(scene.space(), view));
         let in_use = readable(view.counts().in_use());
         canvas.text("sub", place.x, place.y - 7.0, &format!("{in_use} in use"));
         canvas.view(scene, view, *place);
@@ -114,19 +119,21 @@ pub fn picture(scene: &Scene<'_>) -> String {
     }
     canvas.legend(scene, &plan);
     for (index, note) in notes.iter().enumerate() {
-        canvas.text("note", MARGIN, plan.notes_top + LINE * offset(index), note);
+        let at = (MARGIN, plan.notes_top + LINE * offset(index));
+        canvas.text_within("note", at, room, note);
     }
+    plan.blocks.draw(&mut canvas);
     canvas.push(format_args!("</svg>\n"));
     canvas.0
 }
 
 fn description(scene: &Scene<'_>, notes: &[String]) -> String {
-    let main = scene.main();
-    let counts = words::counts(main.counts());
-    let mut text = format!("{}: {counts}.", words::scale(main));
+    let (space, main) = (scene.space(), scene.main());
+    let counts = |view: &View| words::counts(space, view.network().role(), view.counts());
+    let mut text = format!("{}: {}.", words::scale(main), counts(main));
     for view in scene.beside() {
-        let of_view = words::counts(view.counts());
-        text = format!("{text} {}: {of_view}.", words::network(view));
+        let network = words::network(space, view);
+        text = format!("{text} {network}: {}.", counts(view));
     }
     for note in notes {
         text = format!("{text} {note}.");
@@ -217,8 +224,8 @@ struct Plan {
     left_out: Option<(f64, f64)>,
     legend_top: f64,
     notes_top: f64,
+    blocks: BlockList,
     width: f64,
-    height: f64,
 }
 
 impl Plan {
@@ -250,28 +257,23 @@ impl Plan {
         let legend_top = bottom + 2.0 * LINE;
         let rows = AddressState::COUNT.div_ceil(LEGEND_COLUMNS);
         let notes_top = legend_top + LINE * (offset(rows) + 1.0);
-        let notes = words::notes(scene, MOST_NOTES);
-        let columns = scene.beside().iter().map(|view| {
-            let texts = text_width(&words::network(view), TEXT_CHARACTER);
-            right + texts.max(BESIDE_WIDTH) + MARGIN
-        });
-        let lines = notes.iter().map(String::as_str);
-        let scale = words::scale(main_view);
-        let lines = lines.chain([scale.as_str()]).map(|line| {
-            let width = text_width(line, TEXT_CHARACTER);
-            width + 2.0 * MARGIN
-        });
-        let title = text_width(&words::network(main_view), TITLE_CHARACTER) + 2.0 * MARGIN;
-        let widths = columns.chain(lines).chain([title, right]);
+        let notes = words::notes(scene, MOST_NOTES).len();
+        let notes = if notes > 0 { notes + 1 } else { 0 };
+        let beside_width = if beside.is_empty() {
+            0.0
+        } else {
+            BESIDE_WIDTH + MARGIN
+        };
+        let width = LEAST_WIDTH.max(right + beside_width).ceil();
+        let blocks_top = notes_top + LINE * offset(notes);
         Self {
             main,
             beside,
             left_out,
             legend_top,
             notes_top,
-            // The legend needs a minimum.
-            width: widths.fold(960.0, f64::max).ceil(),
-            height: notes_top + LINE * offset(notes.len()),
+            blocks: BlockList::new(scene, blocks_top, width),
+            width,
         }
     }
 }
@@ -287,9 +289,31 @@ impl Canvas {
     }
 
     fn text(&mut self, class: &str, x: f64, y: f64, text: &str) {
-        let text = words::xml(&shortened(text));
+        let text = words::xml(text);
         self.push(format_args!(
             "<text class=\"{class}\" x=\"{x}\" y=\"{y}\">{text}</text>\n"
+        ));
+    }
+
+    /// Writes a line into so many pixels: viewers do not wrap it. A longer one is cut, and whole in
+    /// its title.
+    fn text_within(&mut self, class: &str, (x, y): (f64, f64), room: f64, text: &str) {
+        let character = if class == "head" {
+            TITLE_CHARACTER
+        } else {
+            TEXT_CHARACTER
+        };
+        let fits = |count: usize| character * offset(count) <= room;
+        if fits(text.chars().count()) {
+            return self.text(class, x, y, text);
+        }
+        let each = text.chars().enumerate();
+        // With the sign that it is cut.
+        let shown = each.take_while(|(index, _)| fits(index + 2));
+        let shown: String = shown.map(|(_, character)| character).collect();
+        let (whole, shown) = (words::xml(text), words::xml(&shown));
+        self.push(format_args!(
+            "<text class=\"{class}\" x=\"{x}\" y=\"{y}\"><title>{whole}</title>{shown}…</text>\n"
         ));
     }
 
@@ -418,11 +442,18 @@ impl Canvas {
     fn outlines(&mut self, scene: &Scene<'_>, view: &View, place: Place) {
         let space = scene.space();
         for outline in view.outlines() {
-            let counts = space.counts(view.network().role(), &outline.cidr);
-            let title = words::block(space, outline.block, &counts);
+            let title = words::block(space, view.network().role(), outline.block);
             let state = outline.state;
             let rect = place.attributes(outline.rect);
             self.titled(&format!("b b-{state}"), &rect, &[title]);
+        }
+        // Smaller ones are all in the title of their cell.
+        for cell in view.cells().iter().filter(|cell| cell.blocks_inside > 0) {
+            let inside = space.blocks_starting_within(&cell.prefix);
+            let title: Vec<String> = inside
+                .map(|index| words::block(space, view.network().role(), index))
+                .collect();
+            self.titled("holder", &place.attributes(cell_rect(cell)), &title);
         }
     }
 
@@ -434,7 +465,7 @@ impl Canvas {
         let cells = view.cells().iter();
         let named = cells.filter(|cell| is_fault(cell) || is_held(cell));
         for cell in named.take(MOST_NAMED_CELLS) {
-            let counts = words::counts(&cell.counts);
+            let counts = words::counts(scene.space(), view.network().role(), &cell.counts);
             let mut title = vec![format!("{}: {counts}", words::place(&cell.prefix))];
             let space = scene.space();
             match is_held(cell) {
@@ -563,17 +594,5 @@ fn level(view: &View, cell: &Cell) -> u8 {
             cell.fill().clamp(LEAST, FULL)
         }
         _ => FULL,
-    }
-}
-
-/// The width of a text as it is written.
-fn text_width(text: &str, character: f64) -> f64 {
-    character * offset(shortened(text).chars().count())
-}
-
-fn shortened(text: &str) -> String {
-    match text.char_indices().nth(MOST_CHARACTERS) {
-        Some((end, _)) => format!("{}…", text.get(..end).unwrap_or_default()),
-        None => text.to_owned(),
     }
 }

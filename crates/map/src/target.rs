@@ -57,7 +57,7 @@ impl FromStr for MapTarget {
 /// A prefix, and the network that it is a part of.
 #[derive(Clone, Copy, Debug)]
 pub struct ShownPart<'a> {
-    /// The narrowest network around the prefix.
+    /// The narrowest network around the prefix, or the first one in it.
     pub network: &'a Network,
     /// The prefix.
     pub prefix: IpNet,
@@ -101,13 +101,23 @@ impl<'a> ShownPart<'a> {
         }
     }
 
-    /// A prefix in the narrowest network around it.
+    /// A prefix in the narrowest network around it; of a prefix around networks, the first of them
+    /// as a whole.
     fn around(space: &'a AddressSpace, prefix: IpNet) -> Result<Self, String> {
         let networks = space.networks();
         let around = networks
             .iter()
             .filter(|network| network.cidr().contains(&prefix));
         let narrowest = around.max_by_key(|network| network.cidr().prefix_len());
+        let mut within = networks
+            .iter()
+            .filter(|network| prefix.contains(&network.cidr()));
+        if let (None, Some(network)) = (narrowest, within.next()) {
+            return Ok(Self {
+                network,
+                prefix: network.cidr(),
+            });
+        }
         let network = narrowest.ok_or_else(|| {
             format!(
                 "invalid prefix `{prefix}`: it is in no network of the cluster, which has {}",
@@ -164,6 +174,8 @@ mod tests {
             ("services", "10.96.0.0/16 of 10.96.0.0/16"),
             ("pods", "10.0.0.0/8 of 10.0.0.0/8"),
             ("narrow", "10.244.0.0/16 of 10.244.0.0/16"),
+            ("fd00::/16", "fd00::/48 of fd00::/48"),
+            ("0.0.0.0/0", "10.0.0.0/8 of 10.0.0.0/8"),
         ] {
             assert_eq!(shown(&space, text).as_deref(), Ok(want), "{text}");
         }

@@ -15,7 +15,7 @@ use podplane_ipam::figures::readable;
 use crate::{
     palette::Palette,
     scene::{Scene, SceneLimits},
-    state::{AddressState, StateCounts},
+    state::AddressState,
     view::{Cell, GridLimit, View},
     words,
 };
@@ -200,12 +200,12 @@ impl TextGrid {
             state: None,
             is_bold: true,
         };
-        grid.write(grid.line(0), &words::network(main), bold);
+        grid.write(grid.line(0), &words::network(scene.space(), main), bold);
         grid.write(grid.line(1), &words::scale(main), TextStyle::default());
         grid.draw_frame();
-        grid.draw_map(main);
+        grid.draw_map(scene);
         grid.draw_side(scene, rows.end);
-        grid.draw_legend(rows.end, main.counts());
+        grid.draw_legend(rows.end, scene);
         grid.draw_notes(rows.end.saturating_add(LEGEND_ROWS), scene);
         grid
     }
@@ -338,10 +338,12 @@ impl TextGrid {
         }
     }
 
-    fn draw_map(&mut self, view: &View) {
-        for cell in view.cells() {
+    fn draw_map(&mut self, scene: &Scene<'_>) {
+        let role = scene.main().network().role();
+        for cell in scene.main().cells() {
             let (column, row) = self.place_of(cell.x, cell.y);
-            let [symbol, fill] = symbols(cell);
+            let (_, symbol) = words::state(scene.space(), role, cell.dominant);
+            let fill = fill(cell);
             let style = TextStyle {
                 state: Some(cell.dominant),
                 is_bold: false,
@@ -374,7 +376,8 @@ impl TextGrid {
         }
     }
 
-    fn draw_legend(&mut self, row: u16, counts: &StateCounts) {
+    fn draw_legend(&mut self, row: u16, scene: &Scene<'_>) {
+        let (role, counts) = (scene.main().network().role(), scene.main().counts());
         let width = self.size.columns / 3;
         for (index, state) in (0u16..).zip(AddressState::ALL) {
             let from = index / LEGEND_ROWS * width;
@@ -383,10 +386,11 @@ impl TextGrid {
                 state: Some(state),
                 is_bold: false,
             };
-            let mark = format!("{} ", state.letter());
+            let (name, letter) = words::state(scene.space(), role, state);
+            let mark = format!("{letter} ");
             let to = from + CELL_WIDTH;
             self.write(Field { row, from, to }, &mark, swatch);
-            let text = format!("{state:<11}{}", readable(counts.of(state)));
+            let text = format!("{name:<11}{}", readable(counts.of(state)));
             let field = Field {
                 row,
                 from: to + 1,
@@ -409,14 +413,13 @@ fn push(text: &mut String, each: fmt::Arguments<'_>) {
     let _ = text.write_fmt(each);
 }
 
-/// The letter of the state, and the part in use of a cell of several usable addresses.
-fn symbols(cell: &Cell) -> [char; 2] {
-    let fill = match cell.fill() {
+/// The part in use of a cell of several usable addresses.
+fn fill(cell: &Cell) -> char {
+    match cell.fill() {
         0 => ' ',
         _ if cell.counts.total() == 1 => ' ',
         eighths => char::from(b'0' + eighths.min(9)),
-    };
-    [cell.dominant.letter(), fill]
+    }
 }
 
 /// The weight and colours of a character in a terminal. Its `Display` is the sequence that changes

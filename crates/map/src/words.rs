@@ -4,7 +4,7 @@ use ipnet::IpNet;
 use podplane_ipam::figures::readable;
 
 use crate::{
-    parts::{BlockState, Network, NodeBlock},
+    parts::{BlockState, Network, NetworkRole, NodeBlock},
     scene::Scene,
     space::{AddressRecord, AddressSpace},
     state::{AddressState, StateCounts},
@@ -50,37 +50,61 @@ pub(crate) fn named_network(network: &Network) -> String {
     }
 }
 
-/// The name of a view's network.
-pub(crate) fn network(view: &View) -> String {
-    named_network(view.network())
+/// The name of a view's network; of one that is known in part, first the part.
+pub(crate) fn network(space: &AddressSpace, view: &View) -> String {
+    let network = named_network(view.network());
+    match (space.only_namespace(), view.network().role()) {
+        (Some(namespace), NetworkRole::Pods) => {
+            format!("only pods of namespace {namespace}: {network}")
+        }
+        _ => network,
+    }
+}
+
+/// The name and the letter of a state in a network: an address of pods is not free only because no
+/// pod of the one known namespace has it.
+pub(crate) fn state(
+    space: &AddressSpace,
+    role: NetworkRole,
+    state: AddressState,
+) -> (&'static str, char) {
+    match (space.only_namespace(), role, state) {
+        (Some(_), NetworkRole::Pods, AddressState::Free) => ("unknown", '?'),
+        _ => (state.as_str(), state.letter()),
+    }
 }
 
 /// The part of the network that is shown, and the meaning of a cell.
 pub(crate) fn scale(view: &View) -> String {
     let prefix = view.prefix();
-    let size = readable(view.counts().total());
+    let size = addresses(view.counts().total());
     let shown = match prefix == view.network().cidr() {
-        true => format!("{size} addresses"),
-        false => format!("view {prefix}, {size} addresses"),
+        true => size,
+        false => format!("view {prefix}, {size}"),
     };
     match (view.layout(), view.cells().first()) {
         (Layout::Curve, Some(cell)) => {
             let length = cell.prefix.prefix_len();
-            let each = cell.counts.total();
-            let s = if each == 1 { "" } else { "es" };
-            format!(
-                "{shown}, each cell a /{length} of {} address{s}",
-                readable(each)
-            )
+            let each = addresses(cell.counts.total());
+            format!("{shown}, each cell a /{length} of {each}")
         }
         _ => format!("{shown}, each cell a used prefix"),
     }
 }
 
+/// `1 address`, `256 addresses`.
+fn addresses(count: u128) -> String {
+    let s = if count == 1 { "" } else { "es" };
+    format!("{} address{s}", readable(count))
+}
+
 /// `2 duplicate, 12 pod, 230 free`, the most urgent first.
-pub(crate) fn counts(counts: &StateCounts) -> String {
+pub(crate) fn counts(space: &AddressSpace, role: NetworkRole, counts: &StateCounts) -> String {
     let each = counts.present();
-    let each = each.map(|(state, count)| format!("{} {state}", readable(count)));
+    let each = each.map(|(one, count)| {
+        let (name, _) = state(space, role, one);
+        format!("{} {name}", readable(count))
+    });
     each.collect::<Vec<_>>().join(", ")
 }
 
@@ -121,10 +145,11 @@ pub(crate) fn also(space: &AddressSpace, block: &NodeBlock) -> String {
 }
 
 /// `block 10.244.1.0/24 of node-a, draining; also of node-b: 12 pod, 230 free`.
-pub(crate) fn block(space: &AddressSpace, index: usize, of_block: &StateCounts) -> String {
+pub(crate) fn block(space: &AddressSpace, role: NetworkRole, index: usize) -> String {
     let Some(block) = space.blocks().get(index) else {
         return String::new();
     };
+    let of_block = space.counts(role, &block.cidr());
     let mut text = format!("block {}", block.cidr());
     if let Some(node) = block.node() {
         text = format!("{text} of {node}");
@@ -135,18 +160,43 @@ pub(crate) fn block(space: &AddressSpace, index: usize, of_block: &StateCounts) 
     if !block.details().is_empty() {
         text = format!("{text}, {}", block.details());
     }
-    format!("{text}{}: {}", also(space, block), counts(of_block))
+    format!(
+        "{text}{}: {}",
+        also(space, block),
+        counts(space, role, &of_block)
+    )
+}
+
+/// The heading of a list of blocks.
+pub(crate) const BLOCKS_HEADING: &str = "blocks: used/usable, node";
+
+/// `10.244.1.0/24 12/253 node-a draining`, for a list of blocks.
+pub(crate) fn block_line(space: &AddressSpace, index: usize) -> String {
+    let Some(block) = space.blocks().get(index) else {
+        return String::new();
+    };
+    let cidr = block.cidr();
+    let counts = space.counts(NetworkRole::Pods, &cidr);
+    let node = block.node().unwrap_or("<none>");
+    let (used, usable) = (readable(counts.in_use()), readable(counts.usable()));
+    match block.state() {
+        BlockState::Assigned => format!("{cidr} {used}/{usable} {node}"),
+        // No node can have it.
+        BlockState::Reserved => format!("{cidr} reserved"),
+        state => format!("{cidr} {used}/{usable} {node} {state}"),
+    }
 }
 
 /// A cell as a line: `10.244.1.0/28: 12 pod, 3 free; block 10.244.1.0/24 of node-a`, and of one
-/// address `pod 10.244.1.5: pod default/a on node-a; block 10.244.1.0/24 of node-a`.
+/// address `pod 10.244.1.5: pod default/a on node-a; block 10.244.1.0/24 of node-a`. `role` is that
+/// of the network.
 #[must_use]
-pub fn cell_line(space: &AddressSpace, cell: &Cell) -> String {
+pub fn cell_line(space: &AddressSpace, role: NetworkRole, cell: &Cell) -> String {
     let ip = cell.prefix.addr();
     let line = match (cell.counts.total(), space.record(ip)) {
         (1, Some(found)) if !found.claims.is_empty() => record(&found),
-        (1, _) => format!("{} {ip}", cell.dominant),
-        _ => format!("{}: {}", cell.prefix, counts(&cell.counts)),
+        (1, _) => format!("{} {ip}", state(space, role, cell.dominant).0),
+        _ => format!("{}: {}", cell.prefix, counts(space, role, &cell.counts)),
     };
     let block = cell.block.and_then(|index| space.blocks().get(index));
     let line = match (block, cell.blocks_inside) {
@@ -160,8 +210,16 @@ pub fn cell_line(space: &AddressSpace, cell: &Cell) -> String {
             }
         }
         (None, 0) => line,
-        (None, 1) => format!("{line}; 1 block inside"),
-        (None, blocks) => format!("{line}; {blocks} blocks inside"),
+        (None, blocks) => {
+            let s = if blocks == 1 { "" } else { "s" };
+            let inside = space.blocks_starting_within(&cell.prefix);
+            let inside = inside.filter_map(|index| space.blocks().get(index)?.node());
+            let of = match nodes(inside).as_str() {
+                "" => String::new(),
+                nodes => format!(" of {nodes}"),
+            };
+            format!("{line}; {blocks} block{s} inside{of}")
+        }
     };
     ascii(&line)
 }

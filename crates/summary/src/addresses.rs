@@ -16,7 +16,7 @@ pub struct AddressRow<'a> {
     pub ip: IpAddr,
     /// Its state.
     pub state: AddressState,
-    /// Its holders; none of the gateway of a block.
+    /// Its holders; none of the gateway of a block, and of the ends of a service range.
     pub holders: Vec<HolderRow<'a>>,
 }
 

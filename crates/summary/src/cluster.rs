@@ -307,6 +307,7 @@ impl Cluster {
             claims: self.claims(),
             rule: self.rule(),
             unlocated_orphans: Vec::new(),
+            only_namespace: None,
         };
         for (name, entry) in &self.nodes {
             if let Some(facts) = &entry.facts {

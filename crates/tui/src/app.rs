@@ -5,7 +5,7 @@
 mod keys;
 mod space;
 
-use std::sync::Arc;
+use std::{collections::BTreeSet, sync::Arc};
 
 use crossterm::event::KeyEvent;
 use podplane_api::jiff::Timestamp;
@@ -49,8 +49,13 @@ pub enum Message {
     Networks(Result<(), SourceFailure>),
     /// The address space of the map.
     Space(Arc<AddressSpace>),
-    /// The only namespace that is read does not exist.
-    NamespaceMissing,
+    /// A namespace that was asked for exists, or does not.
+    Namespace {
+        /// Its name.
+        name: String,
+        /// True if it is there.
+        exists: bool,
+    },
     /// A page has been loaded.
     Loaded(Detail, Result<String, String>),
     /// A key was pressed.
@@ -70,6 +75,8 @@ pub enum Effect {
     Load(Detail),
     /// Answer with [`Message::Space`].
     MeasureSpace,
+    /// Answer with [`Message::Namespace`] about this one.
+    CheckNamespace(String),
     /// Stop the process until it is continued, as a shell does with Ctrl-Z.
     Suspend,
     /// End.
@@ -115,8 +122,8 @@ pub struct App {
     pub(crate) is_fixed: bool,
     /// The only namespace whose pods and events are read; `None` for all.
     pub(crate) namespace: Option<String>,
-    /// True if there is no such namespace, as far as is known.
-    pub(crate) lacks_namespace: bool,
+    /// The namespaces that a view shows and that do not exist, as far as is known.
+    pub(crate) missing_namespaces: BTreeSet<String>,
     effects: Vec<Effect>,
 }
 
@@ -131,6 +138,8 @@ impl App {
         now: Timestamp,
     ) -> (Self, Vec<Effect>) {
         let mut app = Self::empty(server, size, now);
+        let check = namespace.iter().cloned().map(Effect::CheckNamespace);
+        app.effects.extend(check);
         app.namespace = namespace;
         app.follow(&[Source::Nodes, Source::Pods]);
         app.show(view, app.whole());
@@ -165,7 +174,7 @@ impl App {
             server: server.to_owned(),
             is_fixed: false,
             namespace: None,
-            lacks_namespace: false,
+            missing_namespaces: BTreeSet::new(),
             effects: Vec::new(),
         }
     }
@@ -185,7 +194,12 @@ impl App {
             Message::Events(change) => self.cluster.change_events(change, self.now),
             Message::Blocks(blocks) => self.cluster.set_blocks(blocks, self.now),
             Message::Networks(change) => self.cluster.change_networks(change, self.now),
-            Message::NamespaceMissing => self.lacks_namespace = true,
+            Message::Namespace { name, exists } => {
+                match exists {
+                    true => self.missing_namespaces.remove(&name),
+                    false => self.missing_namespaces.insert(name),
+                };
+            }
             Message::Space(space) => self.space.set(space, self.now),
             Message::Loaded(detail, answer) => self.set_page(&detail, answer),
             Message::Key(key) => self.press(key),
@@ -227,9 +241,9 @@ impl App {
         usize::from(self.size.1.saturating_sub(PAGE_HEAD + FOOT))
     }
 
-    /// The size of the map; `None` if the terminal is too small.
+    /// The size of the map above the line of messages; `None` if the terminal is too small.
     pub(crate) fn map_size(&self) -> Option<TextSize> {
-        TextSize::new(self.size.0, self.size.1).ok()
+        TextSize::new(self.size.0, self.size.1.saturating_sub(FOOT)).ok()
     }
 
     /// The worst state of the sources that are followed, if one is not up to date.
@@ -256,15 +270,15 @@ impl App {
         self.namespace.clone().map_or(Scope::All, Scope::Namespace)
     }
 
-    /// Shows a view in place of everything; the map over the table that was shown, so that Esc goes
-    /// back to it.
+    /// Shows a view over the tables and the map that were shown, so that Esc goes back to them; it is
+    /// there once.
     fn show(&mut self, view: View, scope: Scope) {
         if self.is_known(view) {
-            let is_table = |screen: &Screen| matches!(screen, Screen::Table(_));
-            let tables = self.stack.iter().filter(|screen| is_table(screen)).count();
-            let kept = if view == View::Map { tables.min(1) } else { 0 };
-            self.stack.retain(is_table);
-            self.stack.drain(..tables - kept);
+            self.stack.retain(|screen| match screen {
+                Screen::Table(table) => table.name() != view.as_str() || *table.scope() != scope,
+                Screen::Map(_) => view != View::Map,
+                Screen::Page(_) => false,
+            });
             self.open(view, scope);
         }
     }
@@ -334,7 +348,13 @@ impl App {
                 (Some(only), Some(other)) if *only != other => {
                     self.notice = Some(format!("only namespace {only} is read: see --namespace"));
                 }
-                (_, Some(namespace)) => self.show(view, Scope::Namespace(namespace)),
+                (_, Some(namespace)) => {
+                    if self.is_known(view) {
+                        let check = Effect::CheckNamespace(namespace.clone());
+                        self.effects.push(check);
+                    }
+                    self.show(view, Scope::Namespace(namespace));
+                }
                 (_, None) => self.show(view, self.whole()),
             },
             Err(error) => self.notice = Some(error.to_string()),

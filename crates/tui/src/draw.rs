@@ -10,7 +10,7 @@ use ratatui::{
     layout::{Constraint, Layout, Rect},
     style::Style,
     text::{Line, Span},
-    widgets::{Paragraph, Widget as _},
+    widgets::{Clear, Paragraph, Widget as _, Wrap},
 };
 
 use crate::{
@@ -23,7 +23,7 @@ use crate::{
 
 /// The keys of everywhere.
 const KEYS: &str =
-    "1 nodes 2 pods 3 waiting 4 blocks 5 events 6 map  /filter  :view  ? help  q quit";
+    "? help  q quit  1 nodes 2 pods 3 waiting 4 blocks 5 events 6 map  /filter  :view";
 const TABLE_KEYS: &str = "Enter open  d describe  t trace  x explain  y yaml";
 const PAGE_KEYS: &str = "arrows scroll  d describe  t trace  x explain  y yaml  r again  Esc back";
 
@@ -169,7 +169,7 @@ fn draw_foot(app: &App, area: Rect, buffer: &mut Buffer, theme: Theme, note: Opt
     match (&app.notice, lost, note) {
         (Some(notice), ..) => write_up(buffer, area, notice, theme.title()),
         (None, Some(lost), _) => write_up(buffer, area, &lost, theme.tone(Tone::Bad)),
-        (None, None, Some(note)) => write(buffer, area, &note, theme.hint()),
+        (None, None, Some(note)) => write_up(buffer, area, &note, theme.hint()),
         (None, None, None) => {}
     }
 }
@@ -183,10 +183,8 @@ fn draw_page(app: &App, page: &Page, area: Rect, buffer: &mut Buffer, theme: The
         None => write(buffer, area, "loading", theme.hint()),
         // A message is one long line; it does not scroll, so that all of it is read.
         Some(lines) if page.is_error() => {
-            let lines = lines.flat_map(|line| table::textwrap(line, area.width));
-            for (row, line) in area.rows().zip(lines) {
-                write(buffer, row, &line, style);
-            }
+            let lines: Vec<&str> = lines.collect();
+            wrapped(&lines.join("\n"), style).render(area, buffer);
         }
         Some(lines) => {
             for (row, line) in area.rows().zip(lines) {
@@ -201,24 +199,32 @@ const MOST_FOOT: u16 = 4;
 
 /// Writes a message into the last row of the screen; a longer one also into the rows above it.
 fn write_up(buffer: &mut Buffer, area: Rect, text: &str, style: Style) {
-    let text = printable::line(text);
-    let lines = table::textwrap(&text, area.width);
-    let rows = u16::try_from(lines.len()).unwrap_or(MOST_FOOT);
-    let rows = rows.clamp(1, MOST_FOOT).min(area.y.saturating_add(1));
+    let most = MOST_FOOT.min(area.y.saturating_add(1));
+    let message = &wrapped(&printable::line(text), style);
+    // One row more tells whether the message is longer.
+    let mut drawn = Buffer::empty(Rect::new(0, 0, area.width, most + 1));
+    message.render(drawn.area, &mut drawn);
+    let mut rows = drawn.content.chunks(usize::from(area.width.max(1)));
+    let last = rows.rposition(|row| row.iter().any(|cell| cell.symbol() != " "));
+    let needed = last.map_or(1, |last| u16::try_from(last + 1).unwrap_or(most + 1));
+    let rows = needed.min(most);
     let top = Rect {
         y: (area.y + 1).saturating_sub(rows),
         height: rows,
         ..area
     };
-    let last = usize::from(rows - 1);
-    let rest = lines.get(last..).unwrap_or_default().join(" ");
-    let shown = lines.iter().take(last).chain([&rest]);
-    let blank = " ".repeat(area.width.into());
-    for (row, line) in top.rows().zip(shown) {
-        buffer.set_style(row, Style::reset());
-        write(buffer, row, &blank, Style::new());
-        write(buffer, row, line, style);
+    Clear.render(top, buffer);
+    message.render(top, buffer);
+    if let (true, Some(end)) = (needed > most, top.rows().last()) {
+        let last = end.right().saturating_sub(1);
+        buffer.set_stringn(last, end.y, "~", 1, style);
     }
+}
+
+/// A text that is wrapped between words.
+fn wrapped(text: &str, style: Style) -> Paragraph<'static> {
+    let text = Paragraph::new(printable::lines(text).into_owned());
+    text.style(style).wrap(Wrap { trim: true })
 }
 
 /// Writes a line of text into the first row of an area. Of a longer one the end is `~`.

@@ -109,8 +109,6 @@ pub async fn run<D: Details>(settings: TopSettings, details: D) -> Result<Ended,
     let size = Screen::size()?;
     let (mut app, effects) = App::new(view, namespace, &server, size, clock::timestamp());
     app.start_with(part);
-    let mut tasks = JoinSet::new();
-    task::spawn(&mut tasks, sources.clone().check_namespace());
     let mut program = Program {
         app,
         screen,
@@ -120,7 +118,7 @@ pub async fn run<D: Details>(settings: TopSettings, details: D) -> Result<Ended,
             details: Arc::new(details),
             sender,
         }),
-        tasks,
+        tasks: JoinSet::new(),
     };
     match program.carry_out(effects)? {
         Some(ended) => Ok(ended),
@@ -282,6 +280,9 @@ impl<D: Details> Surroundings<D> {
             Effect::MeasureSpace => {
                 let sources = self.sources.clone();
                 drop(task::spawn_blocking(move || sources.measure_space()));
+            }
+            Effect::CheckNamespace(name) => {
+                task::spawn(tasks, self.sources.clone().check_namespace(name));
             }
             Effect::Suspend | Effect::Quit => {}
         }

@@ -78,21 +78,22 @@ impl Sources {
         }
     }
 
-    /// Says so if there is no such namespace: its lists would be empty like those of any other.
+    /// Tells whether there is such a namespace: without it, its lists would be empty like those of any other.
     /// Without an answer, or the right to it, nothing is said.
-    pub(crate) async fn check_namespace(self) {
-        if self.namespace.is_empty() {
-            return;
-        }
-        let found = self.client.all::<Namespace>().get(&self.namespace).await;
-        if found.is_err_and(|error| error.is_not_found()) {
-            self.send(Message::NamespaceMissing);
-        }
+    pub(crate) async fn check_namespace(self, name: String) {
+        let found = self.client.all::<Namespace>().get(&name).await;
+        let exists = match found {
+            Ok(_) => true,
+            Err(error) if error.is_not_found() => false,
+            Err(_) => return,
+        };
+        self.send(Message::Namespace { name, exists });
     }
 
     /// Measures the address space of the map. Takes long for a large cluster, and blocks.
     pub(crate) fn measure_space(&self) {
-        let parts = self.summary().space_parts();
+        let mut parts = self.summary().space_parts();
+        parts.only_namespace = Some(self.namespace.clone()).filter(|name| !name.is_empty());
         self.send(Message::Space(Arc::new(AddressSpace::new(parts))));
     }
 

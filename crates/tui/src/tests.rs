@@ -368,6 +368,25 @@ fn commands_switch_views_and_say_what_is_wrong() {
     top.keys(":po empty");
     top.press(KeyCode::Enter);
     assert!(top.screen().contains("no pods in namespace empty"));
+    assert_eq!(
+        top.effects.pop(),
+        Some(Effect::CheckNamespace("empty".into()))
+    );
+    assert!(!top.screen().contains("does not exist"));
+    let answer = |exists| Message::Namespace {
+        name: "empty".into(),
+        exists,
+    };
+    top.send(answer(false));
+    assert!(top.screen().contains("namespace empty does not exist"));
+    top.send(answer(true));
+    assert!(!top.screen().contains("does not exist"));
+    for before in ["pods (namespace default) 8", "nodes (all) 3"] {
+        top.press(KeyCode::Esc);
+        assert!(top.screen().starts_with(before), "{}", top.screen());
+    }
+    top.press(KeyCode::Esc);
+    assert!(top.screen().starts_with("nodes (all) 3"), "the first stays");
     top.keys(":sheep");
     top.press(KeyCode::Enter);
     assert!(top.screen().contains("unknown view `sheep`"));
@@ -392,7 +411,11 @@ fn the_only_namespace_is_named_and_may_be_missing() {
     let screen = top.screen();
     assert!(screen.starts_with("pods (namespace shop) 0 "), "{screen}");
     assert!(screen.contains("no pods in namespace shop"), "{screen}");
-    top.send(Message::NamespaceMissing);
+    assert!(top.effects.contains(&Effect::CheckNamespace("shop".into())));
+    top.send(Message::Namespace {
+        name: "shop".into(),
+        exists: false,
+    });
     let screen = top.screen();
     assert!(screen.contains("namespace shop does not exist"), "{screen}");
     top.keys("1");

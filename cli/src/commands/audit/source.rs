@@ -69,7 +69,36 @@ pub(super) fn read(
             state(ranges, flags, progress);
         }
     }
+    if args.files.is_empty() && args.html.is_some() {
+        block_on(add_services(args, global, &mut collector, progress))?;
+    }
     Ok(collector.finish(flags))
+}
+
+/// Adds the Services of a live cluster, for the map alone: no rule is about them.
+async fn add_services(
+    args: &AuditArgs,
+    global: &GlobalOptions,
+    collector: &mut DumpCollector,
+    progress: &Progress,
+) -> anyhow::Result<()> {
+    let client = match args.cluster.is_given() {
+        true => Client::over_rest(args.cluster.config().await?)?,
+        false => global.client()?,
+    };
+    let all = podplane_client::ListParams::default();
+    match client.all::<Service>().list(&all).await {
+        Ok(services) => {
+            for service in services.items {
+                collector.add(&service.to_json()?);
+            }
+        }
+        Err(error) if error.reason == Reason::Forbidden => {
+            progress.done("note: the map is without services: you may not list them");
+        }
+        Err(error) => return Err(error.into()),
+    }
+    Ok(())
 }
 
 /// Reads the cluster of the flags, of any kind. Flags that were not given are set to what the

@@ -159,6 +159,43 @@ fn a_claim_on_the_gateway_of_a_layout_wins() {
 }
 
 #[test]
+fn the_ends_of_a_service_range_are_never_given() {
+    for (cidr, usable) in [
+        ("10.96.0.0/16", 65_534),
+        ("10.96.0.0/28", 14),
+        ("10.96.0.0/31", 0),
+        ("fd00:96::/112", 65_535),
+    ] {
+        let network = Network::parse(NetworkRole::Services, cidr, "").unwrap();
+        let kubernetes = Holder::Service {
+            name: "default/kubernetes".into(),
+        };
+        let first = network.cidr().hosts().next().unwrap();
+        let claims = match usable {
+            0 => Vec::new(),
+            _ => vec![AddressClaim::new(first, kubernetes).unwrap()],
+        };
+        let in_use = u128::from(usable > 0);
+        let cidr = network.cidr();
+        let space = AddressSpace::new(SpaceParts {
+            networks: vec![network],
+            claims,
+            ..SpaceParts::default()
+        });
+        let counts = space.counts(NetworkRole::Services, &cidr);
+        assert_eq!(
+            (
+                counts.in_use(),
+                counts.usable(),
+                counts.of(AddressState::Free)
+            ),
+            (in_use, usable, usable - in_use),
+            "{cidr}: {counts:?}"
+        );
+    }
+}
+
+#[test]
 fn finds_the_narrowest_block_around_a_prefix() {
     let space = space(
         &[

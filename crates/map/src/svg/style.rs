@@ -44,6 +44,7 @@ pub(super) fn write(canvas: &mut Canvas) {
     canvas.push(format_args!(
         "text{{font:13px system-ui,sans-serif}}\
          .head{{font-size:20px;font-weight:600}}\
+         .strong{{font-weight:600}}\
          .label{{font:10px ui-monospace,monospace;text-anchor:middle;stroke-width:3px;stroke-linejoin:round;paint-order:stroke}}\
          .letter{{font:10px ui-monospace,monospace;text-anchor:middle}}\
          .cells path{{shape-rendering:crispEdges}}\

@@ -2,7 +2,7 @@
 
 use podplane_ipam::figures::readable;
 
-use crate::{parts::BlockState, scene::Scene, view::View, words};
+use crate::{scene::Scene, view::View, words};
 
 /// The least columns for a list of blocks or addresses.
 pub(super) const LIST_COLUMNS: u16 = 30;
@@ -51,36 +51,28 @@ pub(super) fn lines(scene: &Scene<'_>, room: SideRoom) -> Vec<SideLine> {
 
 fn blocks(scene: &Scene<'_>, room: usize) -> Vec<SideLine> {
     let (space, main) = (scene.space(), scene.main());
-    let outlines = main.outlines();
-    let role = main.network().role();
-    let inside = main.cells().iter().map(|cell| cell.blocks_inside);
-    let smaller: usize = inside.sum();
-    let mut lines = vec![heading("blocks: used/usable, node")];
-    if let Some(block) = main.block().and_then(|index| space.blocks().get(index))
-        && outlines.is_empty()
-    {
-        let node = block.node().unwrap_or("<none>");
-        let (state, also) = (block.state(), words::also(space, block));
-        lines.push(line(format!("in {} {state} {node}{also}", block.cidr())));
+    let prefix = main.prefix();
+    let inside = space.blocks_starting_within(&prefix).filter(|index| {
+        let block = space.blocks().get(*index);
+        block.is_some_and(|block| prefix.contains(&block.cidr()))
+    });
+    let inside: Vec<usize> = inside.collect();
+    let mut lines = vec![heading(words::BLOCKS_HEADING)];
+    if inside.is_empty() {
+        let around = main.block().and_then(|index| space.blocks().get(index));
+        lines.push(line(around.map_or("none".to_owned(), |block| {
+            let node = block.node().unwrap_or("<none>");
+            let (state, also) = (block.state(), words::also(space, block));
+            format!("in {} {state} {node}{also}", block.cidr())
+        })));
     }
-    // The heading, this line, an empty line, and one for what is left out.
-    let named = room.saturating_sub(4);
-    for outline in outlines.iter().take(named) {
-        let counts = space.counts(role, &outline.cidr);
-        let node = outline.node.as_deref().unwrap_or("<none>");
-        let state = match outline.state {
-            BlockState::Assigned => String::new(),
-            other => format!(" {other}"),
-        };
-        let (used, usable) = (readable(counts.in_use()), readable(counts.usable()));
-        let cidr = outline.cidr;
-        lines.push(line(format!("{cidr} {used}/{usable} {node}{state}")));
+    // The heading, an empty line, and one for what is left out.
+    let named = room.saturating_sub(3);
+    for index in inside.iter().take(named) {
+        lines.push(line(words::block_line(space, *index)));
     }
-    if outlines.len() > named {
-        lines.push(line(format!("and {} more", outlines.len() - named)));
-    }
-    if smaller > 0 {
-        lines.push(line(format!("{smaller} smaller than a cell")));
+    if inside.len() > named {
+        lines.push(line(format!("and {} more", inside.len() - named)));
     }
     lines.push(line(String::new()));
     lines

@@ -94,7 +94,7 @@ fn a_block_of_several_nodes_has_all_of_them_in_its_label_and_lines() {
         let limit = GridLimit::new(16, 16).unwrap();
         let view = View::new(&space, network, network.cidr(), limit).unwrap();
         let cell = view.cell_of("10.244.8.1".parse().unwrap()).unwrap();
-        let line = cell_line(&space, cell);
+        let line = cell_line(&space, NetworkRole::Pods, cell);
         let (_, of) = line.split_once("; block 10.244.8.0/22 of ").unwrap();
         (of.to_owned(), picture(&space))
     };
@@ -254,6 +254,18 @@ fn a_list_of_blocks_has_room_beside_every_map() {
 }
 
 #[test]
+fn blocks_that_are_smaller_than_a_cell_are_listed() {
+    let text = text(&space(large()), TextSize::MIN, ColorMode::Plain);
+    for part in [
+        "10.0.0.0/24 30/253 node-0000",
+        "10.0.3.0/24 30/253 node-0001",
+    ] {
+        assert!(text.contains(part), "{part}: {text}");
+    }
+    assert!(text.contains("| and 49"), "{text}");
+}
+
+#[test]
 fn a_frame_shows_where_the_map_ends() {
     let space = space(duplicates());
     let line = format!("+{}+", "-".repeat(32));
@@ -296,24 +308,121 @@ fn a_full_block_is_full() {
 }
 
 #[test]
-fn the_page_of_a_picture_is_as_wide_as_its_texts() {
+fn long_names_are_cut_and_whole_in_a_title() {
     let name = "a-network-with-a-name-that-is-longer-than-the-map-beside-it-is-wide";
-    let beside = podplane_map::Network::parse(NetworkRole::Nodes, "fd00:10:244:77::/64", name);
+    let network =
+        |role, cidr: &str, name: &str| podplane_map::Network::parse(role, cidr, name).unwrap();
     let width = |parts: SpaceParts| {
         let svg = picture(&space(parts));
         let (_, rest) = svg.split_once("width=\"").unwrap();
-        rest.split('"').next().unwrap().parse::<f64>().unwrap()
+        (rest.split('"').next().unwrap().to_owned(), svg)
     };
-    let plain = width(duplicates());
+    let (plain, _) = width(duplicates());
     let mut parts = duplicates();
-    parts.networks.extend(beside);
-    // The maps beside begin at 688.
-    let characters = "node network fd00:10:244:77::/64 ()".len() + name.len();
-    let wide = width(parts);
+    parts.networks = vec![
+        network(NetworkRole::Pods, "10.244.0.0/20", &name.repeat(3)),
+        network(NetworkRole::Nodes, "fd00:10:244:77::/64", name),
+    ];
+    let (wide, svg) = width(parts);
+    assert_eq!((plain.as_str(), wide.as_str()), ("1024", "1024"));
+    for (whole, shown) in [
+        (
+            format!("cluster CIDR 10.244.0.0/20 ({})", name.repeat(3)),
+            "cluster CIDR 10.244.0.0/20 (a-network-with-a-name",
+        ),
+        (
+            format!("node network fd00:10:244:77::/64 ({name})"),
+            "node network fd00:10:244:77::/64 (a",
+        ),
+    ] {
+        let title = format!("<title>{whole}</title>{shown}");
+        assert!(svg.contains(&title), "{title}: {svg}");
+    }
+}
+
+/// The texts of a picture that are seen, apart from titles.
+fn seen(svg: &str) -> Vec<String> {
+    let texts = svg.split("<text ").skip(1);
+    let texts = texts.filter_map(|text| text.split_once('>')?.1.split_once("</text>"));
+    let seen = texts.map(|(text, _)| match text.split_once("</title>") {
+        Some((_, shown)) => shown.to_owned(),
+        None => text.to_owned(),
+    });
+    seen.collect()
+}
+
+#[test]
+fn a_picture_names_every_block_with_its_node_and_fill() {
+    let svg = picture(&space(duplicates()));
+    let texts = seen(&svg);
+    for line in [
+        "blocks: used/usable, node",
+        "10.244.1.0/24 3/253 node-a",
+        "10.244.1.0/24 3/253 node-b foreign",
+        "10.244.4.0/24 1/256 node-d held",
+    ] {
+        assert!(texts.iter().any(|text| text == line), "{line}: {texts:?}");
+    }
+    // Blocks that are smaller than a cell: the first by name, and each in a title.
+    let svg = picture(&space(large()));
+    let texts = seen(&svg);
+    assert!(texts.contains(&"10.0.0.0/24 30/253 node-0000".to_owned()));
+    let more = "and 4850 more: `podplane map PREFIX` shows those of a part";
+    assert!(texts.iter().any(|text| text == more), "{texts:?}");
+    let titles = svg.matches(": 30 pod, 2 reserved, 1 gateway, 223 free");
+    assert_eq!(titles.count(), 5000, "each block");
+    assert!(svg.contains(" of node-4999: 30 pod"));
+    // The line about a cell names some of the nodes in it.
+    let many = space(large());
+    let limit = GridLimit::new(16, 16).unwrap();
+    let view = View::new(&many, &many.networks()[0], many.networks()[0].cidr(), limit).unwrap();
+    let line = cell_line(&many, NetworkRole::Pods, &view.cells()[0]);
     assert!(
-        wide > plain && wide > 688.0 + 7.0 * characters as f64,
-        "{wide}"
+        line.ends_with("; 86 blocks inside of node-0000, node-0001 +84"),
+        "{line}"
     );
+    // A part of a block, which begins before it.
+    let space = space(duplicates());
+    let part = "10.244.1.64/28".parse().unwrap();
+    let scene = Scene::new(&space, &space.networks()[0], part, svg::limits()).unwrap();
+    let texts = seen(&svg::picture(&scene));
+    assert!(
+        texts
+            .iter()
+            .any(|text| text.starts_with("10.244.1.0/24 3/253 node-")),
+        "{texts:?}"
+    );
+}
+
+#[test]
+fn addresses_of_other_namespaces_are_unknown_and_not_free() {
+    let parts = SpaceParts {
+        only_namespace: Some("shop".into()),
+        ..duplicates()
+    };
+    let space = space(parts);
+    let text = text(&space, TextSize::MIN, ColorMode::Plain);
+    let first = text.lines().next().unwrap();
+    assert!(
+        first.starts_with("only pods of namespace shop: cluster CIDR 10.244.0.0/20"),
+        "{text}"
+    );
+    assert!(text.contains("?  unknown"), "{text}");
+    assert!(!text.contains("free "), "{text}");
+    let network = &space.networks()[0];
+    let limit = GridLimit::new(16, 16).unwrap();
+    let block = "10.244.3.0/24".parse().unwrap();
+    let view = View::new(&space, network, block, limit).unwrap();
+    let cell = view.cell_of("10.244.3.200".parse().unwrap()).unwrap();
+    let line = cell_line(&space, NetworkRole::Pods, cell);
+    assert!(line.starts_with("unknown 10.244.3.200;"), "{line}");
+    // All Services are known.
+    let services = space.networks().iter();
+    let services = services.filter(|network| network.role() == NetworkRole::Services);
+    let services = services.last().unwrap();
+    let view = View::new(&space, services, services.cidr(), limit).unwrap();
+    let line = cell_line(&space, NetworkRole::Services, &view.cells()[0]);
+    assert!(line.contains(" free"), "{line}");
 }
 
 #[test]

@@ -159,6 +159,12 @@ impl App {
             // As a filter of a table is cleared before the table is left.
             KeyCode::Esc if map.is_part(&space) => map.zoom_out(&space, size),
             KeyCode::Esc => self.back(),
+            KeyCode::Char('/') => {
+                self.notice = Some(match self.is_fixed {
+                    true => "the map has no filter: Tab shows the next network".to_owned(),
+                    false => "the map has no filter: 2 shows the pods, which have one".to_owned(),
+                });
+            }
             KeyCode::Char('n') => match map.pods(&space, size) {
                 Some(target) => self.open_target(target),
                 None => self.notice = Some("no block of one node is under the cursor".to_owned()),

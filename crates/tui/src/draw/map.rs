@@ -1,12 +1,12 @@
 //! The map: the grid of characters of `podplane_map`, with a cursor and a line about it.
 
 use podplane_map::{AddressSpace, TextCell, TextGrid, TextSize, cell_line};
-use ratatui::{buffer::Buffer, layout::Rect, style::Modifier};
+use ratatui::{buffer::Buffer, layout::Rect, style::Modifier, widgets::Widget as _};
 
 use super::{
     draw_foot, draw_state,
     table::{denied, lacks_namespace},
-    write,
+    wrapped, write,
 };
 use crate::{
     app::{App, FOOT, SpaceState},
@@ -14,8 +14,19 @@ use crate::{
     theme::Theme,
 };
 
-/// The keys, beside the scale.
-const KEYS: &str = "Enter in  Backspace out  Tab next  n pods  d describe  ? help";
+/// The key that is always named, at the right end of the scale's row.
+const HELP: &str = "? help";
+/// The other keys, as many as have room before it.
+const KEYS: [&str; 6] = [
+    "Enter in",
+    "Backspace out",
+    "Tab next",
+    "n pods",
+    "d describe",
+    "q quit",
+];
+/// The distance between keys.
+const GAP: u16 = 2;
 
 pub(super) fn draw(app: &App, map: &MapScreen, area: Rect, buffer: &mut Buffer, theme: Theme) {
     let foot = Rect {
@@ -26,10 +37,18 @@ pub(super) fn draw(app: &App, map: &MapScreen, area: Rect, buffer: &mut Buffer, 
     let note = match (app.map_size(), app.space.get()) {
         (None, _) => {
             let least = TextSize::MIN;
-            let (columns, rows) = (least.columns(), least.rows());
+            let (columns, rows) = (least.columns(), least.rows() + FOOT);
             let text = format!("the map needs at least {columns} columns and {rows} rows");
-            write(buffer, area, &text, theme.title());
-            None
+            wrapped(&text, theme.title()).render(area, buffer);
+            let (columns, rows) = app.size;
+            let keys = if app.is_fixed {
+                ""
+            } else {
+                "1 to 5 the tables, "
+            };
+            Some(format!(
+                "this terminal has {columns} columns and {rows} rows; {keys}? help, q quit"
+            ))
         }
         (Some(_), None) => {
             let text = format!("loading the map from {}", app.server);
@@ -38,12 +57,8 @@ pub(super) fn draw(app: &App, map: &MapScreen, area: Rect, buffer: &mut Buffer, 
         }
         (Some(size), Some(space)) => draw_space(map, space, size, area, buffer, theme),
     };
-    // The last row of the grid has remarks; the line about the cursor takes their place.
-    buffer.set_style(foot, ratatui::style::Style::reset());
-    write(buffer, foot, &" ".repeat(foot.width.into()), theme.hint());
     let only = app.namespace.as_ref();
-    let only = only.map(|name| format!("only pods of namespace {name}"));
-    let only = lacks_namespace(app).or(only);
+    let only = only.and_then(|name| lacks_namespace(app, name));
     let missing = SpaceState::SOURCES
         .iter()
         .find_map(|source| denied(app, *source));
@@ -83,14 +98,7 @@ fn draw_space(
             }
         }
     }
-    let scale_end = scale_width(&grid).saturating_add(2);
-    let keys = Rect {
-        x: area.x.saturating_add(scale_end),
-        y: area.y.saturating_add(1),
-        width: area.width.saturating_sub(scale_end),
-        height: 1,
-    };
-    write(buffer, keys.intersection(area), KEYS, theme.hint());
+    draw_keys(scale_width(&grid), area, buffer, theme);
     let cell = map.cell(&scene)?;
     let (column, row) = grid.position_of(cell.x, cell.y)?;
     let cursor = Rect {
@@ -103,8 +111,36 @@ fn draw_space(
     buffer.set_style(cursor.intersection(area), style);
     Some(
         map.problem(space)
-            .unwrap_or_else(|| cell_line(space, &cell)),
+            .unwrap_or_else(|| cell_line(space, scene.main().network().role(), &cell)),
     )
+}
+
+/// Draws the keys behind the scale of so many columns, whose end they cover where they must.
+fn draw_keys(scale: u16, area: Rect, buffer: &mut Buffer, theme: Theme) {
+    let width = |text: &str| u16::try_from(text.len()).unwrap_or(u16::MAX);
+    let room = area.width.saturating_sub(scale + GAP);
+    let keys = (0..=KEYS.len()).rev().map(|named| {
+        let named = KEYS.iter().take(named).chain([&HELP]);
+        named.copied().collect::<Vec<_>>().join("  ")
+    });
+    let mut keys = keys.filter(|keys| width(keys) <= room);
+    let keys = keys.next().unwrap_or_else(|| HELP.to_owned());
+    let end = area.right().saturating_sub(width(&keys));
+    let place = Rect {
+        x: end.max(area.x),
+        y: area.y.saturating_add(1),
+        width: width(&keys).min(area.width),
+        height: 1,
+    };
+    write(buffer, place.intersection(area), &keys, theme.hint());
+    if end < area.x.saturating_add(scale).saturating_add(1) {
+        let cut = Rect {
+            x: end.saturating_sub(GAP),
+            width: GAP,
+            ..place
+        };
+        write(buffer, cut.intersection(area), "~ ", theme.hint());
+    }
 }
 
 /// The columns of the second row that have text.

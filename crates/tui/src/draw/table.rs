@@ -3,9 +3,10 @@
 use ratatui::{
     buffer::Buffer,
     layout::{Constraint, Flex, Layout, Rect},
+    widgets::Widget as _,
 };
 
-use super::write;
+use super::{wrapped, write};
 use crate::{
     app::App,
     cluster::{Health, Source},
@@ -43,10 +44,7 @@ pub(super) fn draw(app: &App, list: &dyn Table, area: Rect, buffer: &mut Buffer,
     }
     if rows.is_empty() {
         let (text, tone) = empty(app, list);
-        let text = textwrap(&text, area.width);
-        for (place, line) in body.rows().zip(text) {
-            write(buffer, place, &line, theme.tone(tone));
-        }
+        wrapped(&text, theme.tone(tone)).render(body, buffer);
     }
 }
 
@@ -98,14 +96,20 @@ pub(super) fn note(app: &App, list: &dyn Table) -> Option<String> {
         .sources()
         .iter()
         .filter_map(|source| denied(app, *source));
-    let missing: Vec<_> = missing.chain(lacks_namespace(app)).collect();
+    let namespace = match list.scope() {
+        Scope::Namespace(name) => Some(name),
+        _ => app.namespace.as_ref(),
+    };
+    let missing: Vec<_> = missing
+        .chain(namespace.and_then(|name| lacks_namespace(app, name)))
+        .collect();
     (!missing.is_empty()).then(|| missing.join("; "))
 }
 
-/// The remark that the only namespace does not exist, if that is so.
-pub(super) fn lacks_namespace(app: &App) -> Option<String> {
-    let name = app.namespace.as_ref().filter(|_| app.lacks_namespace)?;
-    Some(format!("namespace {name} does not exist"))
+/// The remark that a namespace does not exist, if that is so.
+pub(super) fn lacks_namespace(app: &App, name: &str) -> Option<String> {
+    let is_missing = app.missing_namespaces.contains(name);
+    is_missing.then(|| format!("namespace {name} does not exist"))
 }
 
 /// The refusal of a source, if there is one.
@@ -114,23 +118,4 @@ pub(super) fn denied(app: &App, source: Source) -> Option<String> {
         Health::Denied { error } => Some(format!("{} not permitted: {error}", source.as_str())),
         _ => None,
     }
-}
-
-/// The text in lines of at most `width` characters, broken between words where that is possible.
-pub(super) fn textwrap(text: &str, width: u16) -> Vec<String> {
-    let width = usize::from(width.max(1));
-    let mut lines: Vec<String> = Vec::new();
-    for word in text.split_whitespace() {
-        match lines.last_mut() {
-            Some(line) if line.chars().count() + 1 + word.chars().count() <= width => {
-                line.push(' ');
-                line.push_str(word);
-                continue;
-            }
-            _ => {}
-        }
-        let letters: Vec<char> = word.chars().collect();
-        lines.extend(letters.chunks(width).map(|part| part.iter().collect()));
-    }
-    lines
 }

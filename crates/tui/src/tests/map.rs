@@ -27,9 +27,11 @@ fn space() -> Arc<AddressSpace> {
     }))
 }
 
-/// The line about the cell under the cursor.
+/// The line about the cell under the cursor, which may take two rows.
 fn line(top: &mut Fixture) -> String {
-    top.screen().lines().last().unwrap().to_owned()
+    let screen = top.screen();
+    let rows: Vec<_> = screen.lines().skip(22).collect();
+    rows.join(" ").trim().to_owned()
 }
 
 #[test]
@@ -159,8 +161,14 @@ fn the_map_of_one_namespace_says_so() {
     let mut top = Fixture::of_namespace(Some("shop"), View::Map, 140, 24);
     top.send(Message::Space(space()));
     let said = line(&mut top);
+    assert!(said.starts_with("10.244.0.0/"), "{said}");
+    top.send(Message::Namespace {
+        name: "shop".into(),
+        exists: false,
+    });
+    let said = line(&mut top);
     assert!(
-        said.starts_with("only pods of namespace shop; 10."),
+        said.starts_with("namespace shop does not exist; 10."),
         "{said}"
     );
 }
@@ -273,10 +281,49 @@ fn the_state_does_not_cover_the_first_line() {
 fn says_how_large_the_terminal_must_be() {
     let mut top = Fixture::with_cluster(View::Map, 79, 24);
     top.send(Message::Space(space()));
+    let want = "the map needs at least 80 columns and 24 rows";
+    assert!(top.screen().contains(want));
+    top.resize(80, 23);
+    assert!(top.screen().contains(want));
+    top.resize(60, 20);
     assert!(
         top.screen()
-            .contains("the map needs at least 80 columns and 23 rows")
+            .contains("this terminal has 60 columns and 20 rows")
     );
     top.resize(80, 24);
     assert!(top.screen().starts_with("cluster CIDR"));
+}
+
+#[test]
+fn the_help_is_named_and_the_line_about_the_cursor_is_whole_on_the_smallest_terminal() {
+    let node = "a-node-with-a-name-as-long-as-a-name-of-a-cloud-is.example.internal";
+    let block = NodeBlock::parse("10.0.0.0/24", BlockState::Assigned, Some(node)).unwrap();
+    let space = Arc::new(AddressSpace::new(SpaceParts {
+        networks: vec![Network::parse(NetworkRole::Pods, "10.0.0.0/8", "").unwrap()],
+        blocks: vec![block],
+        ..SpaceParts::default()
+    }));
+    let mut top = Fixture::with_cluster(View::Map, 80, 24);
+    top.send(Message::Space(space));
+    for zoom in 0..7 {
+        let screen = top.screen();
+        let scale = screen.lines().nth(1).unwrap();
+        assert!(scale.ends_with("? help"), "{zoom}: {screen}");
+        top.press(KeyCode::Enter);
+    }
+    let screen = top.screen();
+    assert!(screen.contains("a /32 of 1 address"), "{screen}");
+    let end: Vec<&str> = screen.lines().rev().take(2).collect();
+    let about = format!("{} {}", end[1], end[0]);
+    assert!(about.contains(&format!("of {node}")), "{screen}");
+    // The legend is whole above it.
+    assert!(screen.contains("unassigned"), "{screen}");
+}
+
+#[test]
+fn the_map_says_that_it_has_no_filter() {
+    let mut top = Fixture::with_cluster(View::Map, 80, 24);
+    top.send(Message::Space(space()));
+    top.keys("/");
+    assert!(line(&mut top).starts_with("the map has no filter"));
 }
