@@ -83,20 +83,14 @@ async fn add_services(
     progress: &Progress,
 ) -> anyhow::Result<()> {
     let client = match args.cluster.is_given() {
-        true => Client::over_rest(args.cluster.config().await?)?,
+        true => args.cluster.client().await?.0,
         false => global.client()?,
     };
     let all = podplane_client::ListParams::default();
-    match client.all::<Service>().list(&all).await {
-        Ok(services) => {
-            for service in services.items {
-                collector.add(&service.to_json()?);
-            }
-        }
-        Err(error) if error.reason == Reason::Forbidden => {
-            progress.done("note: the map is without services: you may not list them");
-        }
-        Err(error) => return Err(error.into()),
+    let listed = client.all::<Service>().list(&all).await;
+    let services = if_permitted("services", listed, progress)?;
+    for service in services.into_iter().flat_map(|list| list.items) {
+        collector.add(&service.to_json()?);
     }
     Ok(())
 }
@@ -259,7 +253,6 @@ async fn from_server(
     for pod in client.all::<Pod>().list(&all).await?.items {
         collector.add(&pod.to_json()?);
     }
-    add_services(&client, collector).await?;
     let listed = client.blocks().list().await;
     let Some(listed) = if_permitted("node blocks", listed, progress)? else {
         return Ok(ServerRanges::default());
@@ -281,7 +274,6 @@ async fn over_rest(
     let Some(listing) = block_listing(&client, progress).await? else {
         return Ok(ServerRanges::default());
     };
-    add_services(&client, collector).await?;
     let mut ranges = stated(&client, &listing.cluster_cidrs).await?;
     let is_of_node =
         |block: &&ListedBlock| matches!(block.state, BlockState::Assigned | BlockState::Foreign);
@@ -289,22 +281,6 @@ async fn over_rest(
     ranges.blocks = of_nodes.map(|block| block.cidr).collect();
     ranges.add_records(listing.records(), collector);
     Ok(ranges)
-}
-
-/// Adds the Services, whose addresses the map of a report shows. No rule needs them, so that the
-/// right to list them is not needed either.
-async fn add_services(client: &Client, collector: &mut DumpCollector) -> anyhow::Result<()> {
-    let all = podplane_client::ListParams::default();
-    match client.all::<Service>().list(&all).await {
-        Ok(services) => {
-            for service in services.items {
-                collector.add(&service.to_json()?);
-            }
-            Ok(())
-        }
-        Err(error) if error.reason == Reason::Forbidden => Ok(()),
-        Err(error) => Err(error.into()),
-    }
 }
 
 /// The ranges of pods: those of the server's flag, and those of ClusterCIDRs. Who may not list all
