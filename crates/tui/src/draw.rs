@@ -215,7 +215,7 @@ fn write_up(buffer: &mut Buffer, area: Rect, text: &str, style: Style) {
     };
     Clear.render(top, buffer);
     message.render(top, buffer);
-    if let (true, Some(end)) = (needed > most, top.rows().last()) {
+    if let (true, Some(end)) = (needed > most, top.rows().next_back()) {
         let last = end.right().saturating_sub(1);
         buffer.set_stringn(last, end.y, "~", 1, style);
     }

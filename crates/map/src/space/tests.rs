@@ -160,21 +160,18 @@ fn a_claim_on_the_gateway_of_a_layout_wins() {
 
 #[test]
 fn the_ends_of_a_service_range_are_never_given() {
-    for (cidr, usable) in [
-        ("10.96.0.0/16", 65_534),
-        ("10.96.0.0/28", 14),
-        ("10.96.0.0/31", 0),
-        ("fd00:96::/112", 65_535),
+    for (cidr, first, usable) in [
+        ("10.96.0.0/16", Some("10.96.0.1"), 65_534),
+        ("10.96.0.0/28", Some("10.96.0.1"), 14),
+        ("10.96.0.0/31", None, 0),
+        ("fd00:96::/112", Some("fd00:96::1"), 65_535),
     ] {
         let network = Network::parse(NetworkRole::Services, cidr, "").unwrap();
-        let kubernetes = Holder::Service {
-            name: "default/kubernetes".into(),
+        let kubernetes = |ip: &str| {
+            let name = "default/kubernetes".into();
+            AddressClaim::new(ip.parse().unwrap(), Holder::Service { name }).unwrap()
         };
-        let first = network.cidr().hosts().next().unwrap();
-        let claims = match usable {
-            0 => Vec::new(),
-            _ => vec![AddressClaim::new(first, kubernetes).unwrap()],
-        };
+        let claims = first.map(kubernetes).into_iter().collect();
         let in_use = u128::from(usable > 0);
         let cidr = network.cidr();
         let space = AddressSpace::new(SpaceParts {

@@ -417,9 +417,8 @@ fn addresses_of_other_namespaces_are_unknown_and_not_free() {
     let line = cell_line(&space, NetworkRole::Pods, cell);
     assert!(line.starts_with("unknown 10.244.3.200;"), "{line}");
     // All Services are known.
-    let services = space.networks().iter();
-    let services = services.filter(|network| network.role() == NetworkRole::Services);
-    let services = services.last().unwrap();
+    let is_of_services = |network: &&podplane_map::Network| network.role() == NetworkRole::Services;
+    let services = space.networks().iter().rfind(is_of_services).unwrap();
     let view = View::new(&space, services, services.cidr(), limit).unwrap();
     let line = cell_line(&space, NetworkRole::Services, &view.cells()[0]);
     assert!(line.contains(" free"), "{line}");

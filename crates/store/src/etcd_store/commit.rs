@@ -366,7 +366,7 @@ mod tests {
         let put = Txn::new().put(Key::try_from("/pods/a").unwrap(), "a");
         let request = store.request(MarkedTxn::new(&put), 0).unwrap();
         let answer = store.client.txn(request).await.unwrap();
-        let newest = store.numbers.ours(answer.header.clone().unwrap().revision);
+        let newest = store.numbers.ours(answer.header.unwrap().revision);
         assert!(store.mirror.current() < newest);
 
         let nothing = Txn::new();
