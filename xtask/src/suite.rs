@@ -156,11 +156,14 @@ fn with_own_mounts(command: &Command) -> Command {
         }
         false => Command::new(cargo),
     };
-    let envs = command.get_envs();
-    apart
-        .args(command.get_args())
-        .envs(envs.filter_map(|(name, value)| Some((name, value?))))
-        .current_dir(build::root());
+    apart.args(command.get_args()).current_dir(build::root());
+    for (name, value) in command.get_envs() {
+        // A variable without a value is one that is removed.
+        match value {
+            Some(value) => apart.env(name, value),
+            None => apart.env_remove(name),
+        };
+    }
     apart
 }
 
@@ -357,6 +360,15 @@ mod tests {
             assert_eq!(built_only(&args(line)), args(want), "{line}");
             assert_eq!(is_built_only(&args(line)), is_alone, "{line}");
         }
+    }
+
+    #[test]
+    fn a_command_with_own_mounts_has_the_same_environment() {
+        let mut command = Command::new("cargo");
+        command.env("RUST_TEST_THREADS", "3");
+        command.env_remove("CARGO_PKG_NAME");
+        let apart = with_own_mounts(&command);
+        assert!(apart.get_envs().eq(command.get_envs()), "{apart:?}");
     }
 
     #[test]
