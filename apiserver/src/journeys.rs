@@ -2,7 +2,7 @@
 //! them.
 
 use std::{
-    collections::{BTreeMap, VecDeque},
+    collections::{BTreeMap, HashMap, VecDeque},
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::SystemTime,
 };
@@ -54,7 +54,7 @@ struct BufferedTrace {
     turn: u64,
     /// The first half of the kept spans.
     first: Vec<ReceivedSpan>,
-    /// The last half of the kept spans.
+    /// The last half of the kept spans; nothing before `first` was full once.
     last: VecDeque<ReceivedSpan>,
     dropped: u64,
     received: SystemTime,
@@ -185,23 +185,67 @@ impl TraceBuffer {
 }
 
 impl BufferedTrace {
-    /// Keeps a span; returns the bytes of the span that was replaced or dropped.
+    /// Keeps a span; returns the bytes of the spans that were replaced or dropped.
     fn keep(&mut self, span: ReceivedSpan, limit: usize) -> usize {
         let mut known = self.first.iter_mut().chain(&mut self.last);
         if let Some(known) = known.find(|known| known.id == span.id) {
             return std::mem::replace(known, span).bytes();
         }
-        if self.first.len() < limit / 2 {
+        if self.last.is_empty() && self.first.len() < limit / 2 {
             self.first.push(span);
             return 0;
         }
         self.last.push_back(span);
-        if self.first.len() + self.last.len() <= limit {
-            return 0;
+        match self.first.len() + self.last.len() <= limit {
+            true => 0,
+            false => self.drop_oldest(limit),
         }
-        self.dropped += 1;
-        self.last.pop_front().map_or(0, |oldest| oldest.bytes())
     }
+
+    /// Drops the oldest span of the last half with its whole attempt: the parts that are kept would
+    /// have no parent. Returns their bytes.
+    fn drop_oldest(&mut self, limit: usize) -> usize {
+        let spans = self.first.iter().chain(&self.last);
+        let parents: HashMap<u64, u64> = spans.map(|span| (span.id, span.parent)).collect();
+        let Some(oldest) = self.last.front() else {
+            return 0;
+        };
+        let attempt = attempt_of(oldest.id, &parents);
+        let is_of_it = |span: &ReceivedSpan| attempt_of(span.id, &parents) == attempt;
+        let size = self.last.iter().filter(|span| is_of_it(span)).count();
+        if size > limit / 4 {
+            // What goes on for long keeps its end.
+            self.dropped += 1;
+            return self.last.pop_front().map_or(0, |oldest| oldest.bytes());
+        }
+        let mut bytes = 0;
+        let mut keep = |span: &ReceivedSpan| {
+            let is_kept = !is_of_it(span);
+            if !is_kept {
+                bytes += span.bytes();
+                self.dropped += 1;
+            }
+            is_kept
+        };
+        self.first.retain(&mut keep);
+        self.last.retain(&mut keep);
+        bytes
+    }
+}
+
+/// The span that the step is a part of, which is itself a part of the root.
+fn attempt_of(id: u64, parents: &HashMap<u64, u64>) -> u64 {
+    let mut attempt = id;
+    // Spans that are parts of each other end, too.
+    for _ in 0..parents.len() {
+        let parent = parents.get(&attempt).copied().unwrap_or_default();
+        let is_root = parents.get(&parent).is_some_and(|above| *above == 0);
+        if parent == 0 || is_root {
+            break;
+        }
+        attempt = parent;
+    }
+    attempt
 }
 
 #[cfg(test)]
@@ -294,6 +338,32 @@ mod tests {
         let snapshot = journeys.get(journey(1)).unwrap();
         let ids: Vec<_> = snapshot.spans.iter().map(|span| span.id).collect();
         assert_eq!((ids, snapshot.dropped), (vec![1, 2, 8, 9], 5));
+    }
+
+    #[test]
+    fn a_long_trace_keeps_whole_attempts() {
+        let journeys = Journeys::new(TraceLimits {
+            spans: 40,
+            ..TraceLimits::DEFAULT
+        });
+        let part = |id, parent: u64| Span {
+            parent_span_id: parent.to_be_bytes().into(),
+            ..span(1, id)
+        };
+        journeys.take(exported(vec![root(1)]));
+        let root = journeys.get(journey(1)).unwrap().spans[0].id;
+        // Each attempt has five steps, which arrive before it.
+        for attempt in (100..300).step_by(10) {
+            let mut spans: Vec<_> = (1..=5).map(|step| part(attempt + step, attempt)).collect();
+            spans.push(part(attempt, root));
+            journeys.take(exported(spans));
+        }
+        let snapshot = journeys.get(journey(1)).unwrap();
+        let attempts = snapshot.spans.iter().filter(|span| span.parent == root);
+        let attempts: Vec<u64> = attempts.map(|span| span.id).collect();
+        assert_eq!(attempts, [100, 110, 120, 270, 280, 290]);
+        let steps = snapshot.spans.len() - 1 - attempts.len();
+        assert_eq!((steps, snapshot.dropped), (6 * 5, 14 * 6));
     }
 
     #[test]

@@ -89,8 +89,8 @@ struct BatchOutcome {
 }
 
 impl BatchOutcome {
-    /// Unwraps a result. An error is printed and remembered, and does not end the other work, unless
-    /// the server does not answer.
+    /// Unwraps a result. An error is printed and remembered, and does not end the other work,
+    /// unless the server does not answer.
     fn note<T>(&mut self, result: anyhow::Result<T>) -> anyhow::Result<Option<T>> {
         match result {
             Ok(value) => Ok(Some(value)),

@@ -81,8 +81,15 @@ async fn ask(address: &Endpoint, args: &HealthArgs) -> anyhow::Result<&'static s
         Err(error) if error.code() == Code::NotFound => {
             anyhow::bail!("{address} has no service {:?}", args.service)
         }
+        Err(error) if error.code() == Code::Unavailable => {
+            let error = anyhow::Error::from(error);
+            anyhow::bail!("{address} does not answer: {}", error.root_cause());
+        }
         Err(error) => {
-            return Err(error).with_context(|| format!("failed to check the health of {address}"));
+            anyhow::bail!(
+                "failed to check the health of {address}: {}",
+                error.message()
+            );
         }
     };
     anyhow::ensure!(

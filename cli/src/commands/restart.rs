@@ -6,6 +6,7 @@ use clap::{Arg, builder::StyledStr};
 use podplane_cluster::{control, data_dir::DataDir, flags::ChangeableFlags, settings::name_of};
 use podplane_progress::{PlainLines, Progress};
 use podplane_proto::cluster::RestartRequest;
+use tonic::Code;
 
 use crate::{
     global::{GlobalOptions, block_on},
@@ -100,7 +101,13 @@ pub(crate) fn run(args: RestartArgs, global: &GlobalOptions) -> anyhow::Result<E
     block_on(async {
         let done = control::client(&dir)?.restart(request).await;
         drop(progress);
-        let done = done.map_err(|status| anyhow::anyhow!("{}", status.message()))?;
+        let done = done.map_err(|status| {
+            let message = status.message().to_owned();
+            match status.code() {
+                Code::InvalidArgument => UsageError(message).into(),
+                _ => anyhow::Error::msg(message),
+            }
+        })?;
         let restarted = done.into_inner().services;
         if restarted.is_empty() {
             output::line("nothing to restart: these flags are in force")?;

@@ -32,8 +32,8 @@ impl StepKind<'_> {
 const DEEPEST: usize = 32;
 
 /// The reason for which a step failed, in the words of the innermost step that did: the errors
-/// around it repeat it, with ids of their own. A step without an error failed if the last one within
-/// it did.
+/// around it repeat it, with ids of their own. A step without an error failed if the last one
+/// within it did.
 pub fn failure<'a, S: Copy>(
     step: S,
     error: &impl Fn(S) -> Option<&'a str>,

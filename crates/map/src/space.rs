@@ -153,8 +153,8 @@ pub struct AddressRecord<'a> {
     pub ip: IpAddr,
     /// Its state.
     pub state: AddressState,
-    /// Its claims, sorted by holder; empty for the gateway of a block's layout, and for the first and
-    /// last address of a service range.
+    /// Its claims, sorted by holder; empty for the gateway of a block's layout, and for the first
+    /// and last address of a service range.
     pub claims: &'a [AddressClaim],
 }
 

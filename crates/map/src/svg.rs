@@ -103,10 +103,13 @@ pub fn picture(scene: &Scene<'_>) -> String {
     canvas.text_within("sub", (MARGIN, 60.0), room, &scale);
     canvas.view(scene, scene.main(), plan.main);
     for (view, place) in scene.beside().iter().zip(&plan.beside) {
-        let (at, room) = ((place.x, place.y - 24.0), width - MARGIN - place.x);
-        canvas.text_within("sub", at, room, &words::network(scene.space(), view));
+        // The prefix has a line of its own: half of one would be that of another network.
+        let room = width - MARGIN - place.x;
+        let [name, prefix] = words::network_lines(scene.space(), view);
+        canvas.text_within("sub", (place.x, place.y - 24.0), room, &name);
         let in_use = readable(view.counts().in_use());
-        canvas.text("sub", place.x, place.y - 7.0, &format!("{in_use} in use"));
+        let prefix = format!("{prefix}: {in_use} in use");
+        canvas.text_within("sub", (place.x, place.y - 7.0), room, &prefix);
         canvas.view(scene, view, *place);
     }
     if let (1.., Some((x, y))) = (scene.left_out(), plan.left_out) {

@@ -52,7 +52,21 @@ pub(crate) fn named_network(network: &Network) -> String {
 
 /// The name of a view's network; of one that is known in part, first the part.
 pub(crate) fn network(space: &AddressSpace, view: &View) -> String {
-    let network = named_network(view.network());
+    after_known_part(space, view, named_network(view.network()))
+}
+
+/// The same in two lines, the second one with the prefix.
+pub(crate) fn network_lines(space: &AddressSpace, view: &View) -> [String; 2] {
+    let network = view.network();
+    let role = match network.name() {
+        "" => network.role().to_string(),
+        name => format!("{} ({name})", network.role()),
+    };
+    let prefix = network.cidr().to_string();
+    [after_known_part(space, view, role), prefix]
+}
+
+fn after_known_part(space: &AddressSpace, view: &View, network: String) -> String {
     match (space.only_namespace(), view.network().role()) {
         (Some(namespace), NetworkRole::Pods) => {
             format!("only pods of namespace {namespace}: {network}")

@@ -270,8 +270,8 @@ impl App {
         self.namespace.clone().map_or(Scope::All, Scope::Namespace)
     }
 
-    /// Shows a view over the tables and the map that were shown, so that Esc goes back to them; it is
-    /// there once.
+    /// Shows a view over the tables and the map that were shown, so that Esc goes back to them; it
+    /// is there once.
     fn show(&mut self, view: View, scope: Scope) {
         if self.is_known(view) {
             self.stack.retain(|screen| match screen {

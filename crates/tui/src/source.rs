@@ -78,8 +78,8 @@ impl Sources {
         }
     }
 
-    /// Tells whether there is such a namespace: without it, its lists would be empty like those of any other.
-    /// Without an answer, or the right to it, nothing is said.
+    /// Tells whether there is such a namespace: without it, its lists would be empty like those of
+    /// any other. Without an answer, or the right to it, nothing is said.
     pub(crate) async fn check_namespace(self, name: String) {
         let found = self.client.all::<Namespace>().get(&name).await;
         let exists = match found {

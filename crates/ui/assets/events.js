@@ -64,13 +64,16 @@ export class Events {
     this.element = h('div', {}, this.#problem, this.#table.element);
   }
 
-  async read() {
+  /** @param {string} [uid] the object's, to leave out the events of earlier ones of its name */
+  async read(uid) {
     const { api, end } = this.#context;
     try {
       /** @type {{items: ClusterEvent[]}} */
       const { items } = await api.json(this.#path, end);
       replace(this.#problem);
-      this.#table.update(items.filter(this.#isOf));
+      const isSame = (/** @type {ClusterEvent} */ { involvedObject: of }) =>
+        !uid || !of.uid || of.uid === uid;
+      this.#table.update(items.filter((event) => this.#isOf(event) && isSame(event)));
     } catch (error) {
       if (!isAbort(error)) replace(this.#problem, errorBox(error));
     }

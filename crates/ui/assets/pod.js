@@ -38,11 +38,13 @@ export function pod(context) {
   const trace = new TracePanel(context, `${summary}/trace`);
   const explanation = new ExplanationPanel(context, `${summary}/explanation`);
   let lacked = '';
+  /** @type {string | undefined} */
+  let uid;
   /** @type {number | undefined} */
   let timer;
   const refresh = throttled(context.pause, context.end, async () => {
     clearTimeout(timer);
-    await Promise.all([events.read(), trace.read(lacked), explanation.read()]);
+    await Promise.all([events.read(uid), trace.read(lacked), explanation.read()]);
     // An attempt that fails like the one before does not change the pod.
     const isTried = lacked !== '' && context.isLive && !context.end.aborted;
     if (isTried) timer = setTimeout(refresh, UNTIL_AGAIN);
@@ -50,6 +52,7 @@ export function pod(context) {
   context.end.addEventListener('abort', () => clearTimeout(timer), { once: true });
   const show = (/** @type {Pod} */ found) => {
     lacked = lackedBy(found);
+    uid = found.metadata.uid;
     replace(facts, factsOf(found));
     conditions.update(found.status?.conditions ?? []);
     refresh();

@@ -344,7 +344,7 @@ export interface PodList {
 
 export interface ClusterEvent {
   metadata: Metadata;
-  involvedObject: { kind?: string; name?: string; namespace?: string };
+  involvedObject: { kind?: string; name?: string; namespace?: string; uid?: string };
   type?: string;
   reason?: string;
   message?: string;

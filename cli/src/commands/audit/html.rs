@@ -161,7 +161,7 @@ impl AuditPage<'_> {
                 format!("No repair can be written: {error}."),
             )],
             Ok(repair) if repair.is_empty() => vec![Block::Paragraph(format!(
-                "No node, block or pod has to be changed for findings of {} or above.",
+                "No manifests are needed for findings of {} or above: what to do is with each of them.",
                 self.args.fail_on
             ))],
             Ok(repair) => self.runbook(repair),

@@ -85,10 +85,16 @@ fn section(trace: &PrintedTrace, title: &str, pod: &str, about: String) -> Secti
     let gaps = chart.gaps.iter().map(|gap| gap.text.as_str());
     match gaps.collect::<Vec<_>>().as_slice() {
         [] => {}
-        gaps => blocks.push(Block::Paragraph(format!(
-            "Times of a second or more without any step, grey in the picture: {}.",
-            gaps.join(", ")
-        ))),
+        gaps => {
+            let what = match trace.dropped_spans {
+                0 => "without any step",
+                _ => "without a step that is kept",
+            };
+            blocks.push(Block::Paragraph(format!(
+                "Times of a second or more {what}, grey in the picture: {}.",
+                gaps.join(", ")
+            )));
+        }
     }
     let kind = title.to_lowercase();
     blocks.push(Block::Figure(Box::new(Figure {

@@ -69,6 +69,14 @@ impl BlockRow {
         }
     }
 
+    /// A number of addresses of pods, of which a reserved block has none.
+    fn number(&self, count: u128) -> Cell {
+        match self.state {
+            BlockState::Reserved => Cell::default(),
+            _ => readable(count).into(),
+        }
+    }
+
     fn state(&self) -> Cell {
         let tone = match self.state {
             BlockState::Assigned => Tone::Good,
@@ -130,7 +138,7 @@ impl Row for BlockRow {
             sort_key: 'U',
             width: Fixed(6),
             rank: 0,
-            cell: |row, _| row.used.to_string().into(),
+            cell: |row, _| row.number(row.used()),
             order: |a, b| a.used.cmp(&b.used),
         },
         Column {
@@ -138,7 +146,7 @@ impl Row for BlockRow {
             sort_key: 'Z',
             width: Fixed(7),
             rank: 1,
-            cell: |row, _| readable(row.size).into(),
+            cell: |row, _| row.number(row.size),
             order: |a, b| a.size.cmp(&b.size),
         },
         Column {

@@ -224,8 +224,8 @@ impl Row for NodeRow {
 }
 
 /// The addresses of the node's blocks that are in use; with blocks of both families, the larger
-/// number. Where pods have addresses elsewhere, as in networks with an IPAM of their own, the number
-/// of these pods.
+/// number. Where pods have addresses elsewhere, as in networks with an IPAM of their own, the
+/// number of these pods.
 fn used(node: &NodeFact, in_use: &AddressesInUse, load: NodeLoad) -> u64 {
     let of_family = |family: Family| {
         let cidrs = node
