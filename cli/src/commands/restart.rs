@@ -12,6 +12,7 @@ use crate::{
     global::{GlobalOptions, block_on},
     output,
     pods::running,
+    report::UsageError,
     services::ServiceFlags,
 };
 

@@ -331,13 +331,18 @@ fn long_names_are_cut_and_whole_in_a_title() {
             "cluster CIDR 10.244.0.0/20 (a-network-with-a-name",
         ),
         (
-            format!("node network fd00:10:244:77::/64 ({name})"),
-            "node network fd00:10:244:77::/64 (a",
+            format!("node network ({name})"),
+            "node network (a-network-with-a-name",
         ),
     ] {
         let title = format!("<title>{whole}</title>{shown}");
         assert!(svg.contains(&title), "{title}: {svg}");
     }
+    // Half of a prefix would be that of another network.
+    assert!(
+        svg.contains(">fd00:10:244:77::/64: 0 in use</text>"),
+        "{svg}"
+    );
 }
 
 /// The texts of a picture that are seen, apart from titles.
