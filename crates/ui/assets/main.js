@@ -263,10 +263,13 @@ class Page {
   }
 
   async #leave() {
+    // First of all, since requests that are under way then would be refused.
+    this.#end();
     try {
       await this.#api.logOut();
       this.#logIn('');
     } catch (error) {
+      await this.#open();
       replace(part('problem'), errorBox(error));
     }
   }
