@@ -91,8 +91,10 @@ async fn shows_a_cluster_live_and_survives_a_restart_of_the_api_server() -> Resu
     })
     .await;
 
-    // Another size.
+    // Another size. A key at the same moment would only be read with the next one.
     top.keys("1")?;
+    top.until("the nodes", |text| text.starts_with("nodes (all)"))
+        .await;
     top.resize(80, 24)?;
     let fits = |text: &str| {
         let lines: Vec<_> = text.lines().collect();

@@ -302,11 +302,11 @@ async fn the_findings_of_the_page_are_those_of_the_audit() -> Result<()> {
         let answer = listener.get(CLUSTER, &logged_in).await.ok()?;
         answer.document().ok()
     };
-    let page = eventually("two pods wait", page, |page| {
+    // Until then their number of addresses changes, and with it the findings.
+    let page = eventually("five pods run and two wait", page, |page| {
         let found = page.as_ref().map(findings_of).unwrap_or_default();
-        found
-            .iter()
-            .any(|(_, message)| message.contains("for 2 pods"))
+        let is_of = |part| found.iter().any(|(_, message)| message.contains(part));
+        is_of("for 2 pods") && !is_of("wait for an address")
     });
     let page = page.await.context("a summary")?;
     let audit = "audit -o json --cluster-cidr 10.244.0.0/16 --service-cidr 10.96.0.0/16";
