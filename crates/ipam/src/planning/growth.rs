@@ -60,7 +60,7 @@ impl Period {
     }
 
     /// The period in which `count` of these are named, and their number of it: years from
-    /// [`YEARS_FROM`] on.
+    /// two of them on.
     #[must_use]
     pub fn named(self, count: f64) -> (Self, f64) {
         let years = self.years(count);
