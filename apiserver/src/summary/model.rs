@@ -20,10 +20,8 @@ use tokio::sync::{oneshot, watch};
 use super::sources::{Source, Sources, Update, Updates};
 use crate::{cache::WatchedChange, parallel, renderers::Renderers};
 
-/// The least time from the begin of a summary to that of the next one.
-const PERIOD: Duration = Duration::from_millis(100);
-/// The least pause after a summary as a part of the time that it took: a half.
-const PAUSE_DIVISOR: u32 = 2;
+/// The least time between two summaries.
+const PAUSE: Duration = Duration::from_millis(100);
 /// The least time between two audits, and between them as a multiple of their duration: they take
 /// several times as long as a summary.
 const AUDIT_PAUSE: Duration = Duration::from_secs(1);
@@ -156,11 +154,9 @@ impl Model {
             let mut follower = Follower::new(updates, sources);
             loop {
                 follower.collect().await?;
-                let begun = Instant::now();
                 let snapshot = follower.advance(sources, renderers).await?;
                 self.shown.send_replace(Some(snapshot));
-                let took = begun.elapsed();
-                follower.due = begun + PERIOD.max(took + took / PAUSE_DIVISOR);
+                follower.due = Instant::now() + PAUSE;
             }
         };
         let followed: Result<std::convert::Infallible, ApiError> = followed.await;

@@ -257,7 +257,7 @@ fn first_limit(plan: &Plan) -> String {
 /// The answer to the requirements of a plan.
 struct Verdict {
     fits: bool,
-    /// What is there for what was asked for, or what is not.
+    /// The numbers for each requirement; those of the ones that are not met, if any is not.
     reasons: Vec<String>,
 }
 

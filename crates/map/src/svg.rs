@@ -76,10 +76,10 @@ pub const fn limits() -> SceneLimits {
 /// Draws a scene.
 #[must_use]
 pub fn picture(scene: &Scene<'_>) -> String {
-    let plan = Plan::new(scene);
+    let notes = words::notes(scene, MOST_NOTES);
+    let plan = Plan::new(scene, notes.len());
     let mut canvas = Canvas::default();
     let title = words::network(scene.space(), scene.main());
-    let notes = words::notes(scene, MOST_NOTES);
     let (width, height) = (plan.width, plan.blocks.bottom());
     canvas.push(format_args!(
         "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {width} {height}\" \
@@ -232,7 +232,7 @@ struct Plan {
 }
 
 impl Plan {
-    fn new(scene: &Scene<'_>) -> Self {
+    fn new(scene: &Scene<'_>, notes: usize) -> Self {
         let main_view = scene.main();
         let is_wide = main_view.width() > main_view.height();
         let side = if is_wide { 1.5 * MAIN_SIDE } else { MAIN_SIDE };
@@ -260,7 +260,6 @@ impl Plan {
         let legend_top = bottom + 2.0 * LINE;
         let rows = AddressState::COUNT.div_ceil(LEGEND_COLUMNS);
         let notes_top = legend_top + LINE * (offset(rows) + 1.0);
-        let notes = words::notes(scene, MOST_NOTES).len();
         let notes = if notes > 0 { notes + 1 } else { 0 };
         let beside_width = if beside.is_empty() {
             0.0
