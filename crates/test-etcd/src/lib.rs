@@ -4,7 +4,7 @@
 use std::{
     env, fs,
     io::Write as _,
-    net::{SocketAddr, TcpListener, TcpStream},
+    net::{SocketAddr, TcpListener},
     os::unix::process::CommandExt as _,
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
@@ -18,6 +18,8 @@ use tempfile::TempDir;
 
 /// The limit of a start.
 const START: Duration = Duration::from_secs(30);
+/// The message of etcd that it serves clients.
+const SERVES: &str = "serving client traffic";
 
 /// A running etcd: the only member of its cluster, or one of several.
 #[derive(Debug)]
@@ -145,7 +147,15 @@ impl Etcd {
         users: &[Option<u32>],
     ) -> Result<Vec<Self>> {
         let places = users.iter().map(|_| Places::free(scheme));
-        let places: Vec<_> = places.collect::<Result<_>>()?;
+        Self::at(program, flags, &places.collect::<Result<Vec<_>>>()?, users)
+    }
+
+    fn at(
+        program: &Path,
+        flags: &[String],
+        places: &[Places],
+        users: &[Option<u32>],
+    ) -> Result<Vec<Self>> {
         let cluster = places
             .iter()
             .map(|member| format!("{}=http://{}", member.name(), member.peer));
@@ -153,7 +163,7 @@ impl Etcd {
         let mut flags = flags.to_owned();
         flags.extend(["--initial-cluster".to_owned(), cluster]);
         let mut members = Vec::new();
-        for (places, &user) in places.into_iter().zip(users) {
+        for (&places, &user) in places.iter().zip(users) {
             let dir = match user {
                 None => tempfile::tempdir().context("failed to create a directory")?,
                 Some(user) => disk_of(user)?,
@@ -168,7 +178,7 @@ impl Etcd {
             });
         }
         for member in &mut members {
-            member.wait()?;
+            member.wait(0)?;
         }
         Ok(members)
     }
@@ -223,6 +233,7 @@ impl Etcd {
     ///
     /// If it does not start.
     pub fn start_again(&mut self) -> Result<()> {
+        let logged = self.log()?.len();
         self.process = spawn(
             &self.program,
             &self.flags,
@@ -230,7 +241,7 @@ impl Etcd {
             &self.dir,
             self.user,
         )?;
-        self.wait()
+        self.wait(logged)
     }
 
     /// Drops each packet that the member sends, so that it is alone.
@@ -280,18 +291,27 @@ impl Etcd {
         self.dir.path().join("ballast")
     }
 
-    /// Waits until clients can connect.
-    fn wait(&mut self) -> Result<()> {
+    /// Waits until it logs, after so many bytes, that it serves clients. That its port takes a
+    /// connection is not enough: it may be another process's, which took the port first.
+    fn wait(&mut self, logged: usize) -> Result<()> {
         let begun = Instant::now();
-        while TcpStream::connect(self.places.client).is_err() {
-            if let Some(status) = self.process.try_wait().context("failed to wait for etcd")? {
-                let log = fs::read_to_string(log(&self.dir)).unwrap_or_default();
+        loop {
+            let ended = self.process.try_wait().context("failed to wait for etcd")?;
+            let log = self.log()?;
+            if let Some(status) = ended {
                 bail!("etcd ended with {status}:\n{log}");
             }
-            ensure!(begun.elapsed() < START, "etcd does not listen");
+            let log = log.get(logged..).unwrap_or_default();
+            if log.contains(SERVES) {
+                return Ok(());
+            }
+            ensure!(begun.elapsed() < START, "etcd does not serve:\n{log}");
             thread::sleep(Duration::from_millis(10));
         }
-        Ok(())
+    }
+
+    fn log(&self) -> Result<String> {
+        fs::read_to_string(log(&self.dir)).context("failed to read the log of etcd")
     }
 }
 
@@ -430,4 +450,23 @@ fn install(program: &str, package: &str) -> String {
     format!(
         "run cargo xtask test, which unpacks Debian's package {package}, or put {program} into a directory of PATH"
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_etcd_whose_port_another_took_does_not_start() {
+        let Some(other) = Etcd::start(&[]) else {
+            return;
+        };
+        let places = Places {
+            peer: free_port().unwrap(),
+            ..other.places
+        };
+        let started = Etcd::at(&other.program, &[], &[places], &[None]);
+        let message = format!("{:#}", started.unwrap_err());
+        assert!(message.contains("address already in use"), "{message}");
+    }
 }
