@@ -101,6 +101,14 @@ struct Looking {
     running: InflightRequest,
 }
 
+impl Looking {
+    /// Waits for the findings, which come after the first summary.
+    async fn audited(mut self) -> Result<Self, ApiError> {
+        self.subscription.audited().await?;
+        Ok(self)
+    }
+}
+
 impl SummaryContext {
     /// Authorizes a request, counts it, and looks at the summary.
     async fn look(&self, parts: &Parts, resource: &'static str) -> Result<Looking, ApiError> {
@@ -187,7 +195,7 @@ async fn cluster(State(context): State<Context>, parts: Parts) -> Result<Answer,
         return stream::answer(&context, looking, ClusterView::default()).await;
     }
     let make = |snapshot: &Snapshot| json(&StreamDocument::Cluster(&snapshot.summary));
-    context.answer(looking, make).await
+    context.answer(looking.audited().await?, make).await
 }
 
 async fn map(State(context): State<Context>, parts: Parts) -> Result<Answer, Refusal> {

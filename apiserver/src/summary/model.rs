@@ -87,6 +87,20 @@ impl Subscription {
         shown.ok_or_else(stopping)
     }
 
+    /// Waits until the summary has findings.
+    ///
+    /// # Errors
+    ///
+    /// `ServiceUnavailable` if the server stops.
+    pub(super) async fn audited(&mut self) -> Result<(), ApiError> {
+        let is_audited = |shown: &Shown| {
+            let shown = shown.as_ref();
+            shown.is_some_and(|shown| shown.summary.report.is_some())
+        };
+        let audited = self.shown.wait_for(is_audited).await;
+        audited.map(drop).map_err(|_| stopping())
+    }
+
     /// Waits until there is another one.
     ///
     /// # Cancel safety
@@ -276,14 +290,11 @@ impl Follower {
                 apply(facts, &pending, blocks.as_deref());
                 Arc::new(AddressSpace::new(facts.space_parts()))
             });
-            // The first summary has findings, too.
-            let report = report.unwrap_or_else(|| Arc::new(facts.findings(&space)));
-            let summary = Arc::new(facts.summary(&space, &revision, &report));
-            (cluster, Arc::new(Snapshot { space, summary }), report)
+            let summary = Arc::new(facts.summary(&space, &revision, report.as_ref()));
+            (cluster, Arc::new(Snapshot { space, summary }))
         });
-        let (cluster, snapshot, report) = made.await?;
-        self.audits.are_stale |= has_changes && self.audits.report.is_some();
-        self.audits.report = Some(report);
+        let (cluster, snapshot) = made.await?;
+        self.audits.are_stale |= has_changes;
         if self.audits.due().is_some_and(|due| due <= Instant::now()) {
             self.audits.begin(&cluster, &snapshot.space);
         }
@@ -301,7 +312,8 @@ async fn until(due: Option<Instant>) {
     }
 }
 
-/// The audits. One takes several times as long as a summary, which does not wait for it.
+/// The audits. One takes several times as long as a summary, which does not wait for it: the first
+/// summary has no findings.
 struct Audits {
     /// The findings of the last one; `None` before the first one.
     report: Option<Arc<FindingReport>>,

@@ -141,6 +141,28 @@ async fn a_pod_that_is_made_now_is_on_the_streams() {
 }
 
 #[tokio::test]
+async fn the_findings_follow_on_a_stream_and_are_in_every_whole_document() {
+    let server = TestServer::start().await;
+    make_node(&server, "a", "10.244.1.0/24").await;
+    make_pod(&server, "lost", "a", "10.244.9.7").await;
+    let found = |document: &Value| document["findings"][0]["code"] == "pod-outside-block";
+    let whole = within(server.rest.get(CLUSTER)).await.unwrap();
+    assert!(found(&whole.body), "{:#}", whole.body);
+
+    let other = TestServer::start().await;
+    make_node(&other, "a", "10.244.1.0/24").await;
+    make_pod(&other, "lost", "a", "10.244.9.7").await;
+    let (mut stream, mut document) = open(&other, &format!("{CLUSTER}?watch=true")).await;
+    while !found(&document) {
+        document = line(&mut stream).await;
+    }
+    assert!(document["checks"].is_array());
+    drop(stream);
+    server.stop().await;
+    other.stop().await;
+}
+
+#[tokio::test]
 async fn changes_of_cells_lead_to_the_map_of_now() {
     let server = TestServer::start().await;
     for (name, cidr) in [("a", "10.244.1.0/24"), ("b", "10.244.2.0/24")] {

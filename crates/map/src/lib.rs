@@ -31,6 +31,7 @@
 mod curve;
 mod detail;
 mod index;
+mod name;
 mod overlap;
 mod palette;
 mod parts;
@@ -48,6 +49,7 @@ mod world;
 
 pub use curve::Rect;
 pub use detail::{AddressDetail, BlockDetail};
+pub use name::Name;
 pub use overlap::{Overlap, OverlapPart};
 pub use palette::{Palette, Rgb};
 pub use parts::{

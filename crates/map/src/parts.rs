@@ -6,6 +6,8 @@ use ipnet::IpNet;
 use podplane_ipam::{AddressRange, Claim, Family, ServiceRange, parse_cidr};
 use serde::{Deserialize, Serialize};
 
+use crate::name::Name;
+
 /// An invalid fact. The text names the field and its value.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SpaceError {
@@ -431,45 +433,45 @@ pub enum Holder {
     /// A live pod that is not on its node's network.
     Pod {
         /// `NAMESPACE/NAME`.
-        name: String,
+        name: Name,
         /// The node, if it is known.
-        node: Option<String>,
+        node: Option<Name>,
     },
     /// A sandbox that exists; its pod may not be known. Of a pod on the same node it is the same
     /// holder.
     Sandbox {
         /// Its id, or the pod that it was last known for.
-        name: String,
+        name: Name,
         /// The node, or the former one.
-        node: Option<String>,
+        node: Option<Name>,
     },
     /// An owner that does not exist, of an allocation that does.
     Orphan {
         /// The owner as the allocation names it.
-        name: String,
+        name: Name,
         /// The node, if it is known.
-        node: Option<String>,
+        node: Option<Name>,
     },
     /// A node.
     Node {
         /// Its name.
-        name: String,
+        name: Name,
     },
     /// A Service.
     Service {
         /// `NAMESPACE/NAME`.
-        name: String,
+        name: Name,
     },
     /// The bridge of a node, or another device of the network. The gateways of blocks need no
     /// claim: see [`BlockLayout`].
     Gateway {
         /// The node.
-        name: String,
+        name: Name,
     },
     /// Nobody: the network keeps the address for itself.
     Reserved {
         /// The purpose; may be empty.
-        name: String,
+        name: Name,
     },
 }
 

@@ -195,7 +195,9 @@ impl AddressSpace {
                 .then_with(|| (a.state(), a.node()).cmp(&(b.state(), b.node())))
         });
         blocks.dedup();
-        claims.sort_unstable();
+        // A cluster gives them by address, in a run for each kind of holder, which a stable sort
+        // merges.
+        claims.sort();
         claims.dedup();
         unlocated_orphans.retain(|(_, count)| *count > 0);
         unlocated_orphans.sort();
@@ -452,9 +454,8 @@ impl AddressSpace {
         let gateways = live.filter_map(|(_, block)| block.gateway());
         let gateways = gateways.map(|ip| (number(ip), AddressState::Gateway));
         let mut unclaimed: BTreeMap<u128, AddressState> = reserved.chain(gateways).collect();
-        for record in records.iter() {
-            unclaimed.remove(&record.number);
-        }
+        let claimed = |number: &u128| records.binary_search_by_key(number, |record| record.number);
+        unclaimed.retain(|number, _| claimed(number).is_err());
         records.extend(unclaimed.into_iter().map(|(number, state)| Record {
             number,
             layer: states.layer_of(number),
@@ -519,7 +520,7 @@ impl<'a> ClaimJudge<'a> {
         };
         match node {
             Some(node) => {
-                let blocks = self.by_node.get(node.as_str());
+                let blocks = self.by_node.get(&**node);
                 !blocks.is_some_and(|blocks| blocks.iter().any(|block| block.contains(&ip)))
             }
             // Then any block will do.

@@ -3,6 +3,7 @@
 use podplane_ipam::invariants::{Sandbox, World};
 
 use crate::{
+    name::Name,
     parts::{AddressClaim, BlockState, Holder, NodeBlock, SpaceError},
     space::SpaceParts,
 };
@@ -31,11 +32,12 @@ impl SpaceParts {
             parts.blocks.push(block);
         }
         for pod in world.pods.iter().filter(|pod| pod.uses_pod_network()) {
-            let name = pod.key().to_string();
+            let name = Name::from(pod.key().to_string());
+            let node = pod.node.as_deref().map(Name::from);
             for ip in &pod.ips {
                 let holder = Holder::Pod {
                     name: name.clone(),
-                    node: pod.node.clone(),
+                    node: node.clone(),
                 };
                 parts.claims.push(AddressClaim::new(*ip, holder)?);
             }
@@ -45,8 +47,8 @@ impl SpaceParts {
                 node: file.node.clone(),
                 id: file.owner.clone(),
             };
-            let node = Some(file.node.clone());
-            let name = file.owner.clone();
+            let node = Some(Name::from(file.node.as_str()));
+            let name = Name::from(file.owner.as_str());
             let holder = match world.sandboxes.contains(&sandbox) {
                 true => Holder::Sandbox { name, node },
                 false => Holder::Orphan { name, node },

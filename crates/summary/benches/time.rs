@@ -97,7 +97,7 @@ fn main() {
     let parts = measured("first: cluster to parts", || cluster.space_parts());
     let space = measured("first: parts to space", || AddressSpace::new(parts));
     let report = measured("first: audit", || Arc::new(cluster.findings(&space)));
-    let first = measured("first: summary", || cluster.summary(&space, "1", &report));
+    let first = measured("first: summary", || cluster.summary(&space, "1", None));
     let text = measured("first: summary to JSON", || {
         serde_json::to_vec(&StreamDocument::Cluster(&first)).unwrap()
     });
@@ -115,7 +115,9 @@ fn main() {
     });
     let parts = measured("then: cluster to parts", || cluster.space_parts());
     let space = measured("then: parts to space", || AddressSpace::new(parts));
-    let second = measured("then: summary", || cluster.summary(&space, "2", &report));
+    let second = measured("then: summary", || {
+        cluster.summary(&space, "2", Some(&report))
+    });
     measured("then: changes", || {
         serde_json::to_vec(&StreamDocument::Changes(
             second.changes_since(&first).unwrap(),

@@ -18,8 +18,8 @@ use podplane_api::{
 use podplane_audit::NodeItem;
 use podplane_ipam::{Family, addresses::NodeAddresses, parse_cidr};
 use podplane_map::{
-    AddressClaim, AddressSpace, BlockLayout, BlockState, Holder, Network, NetworkRole, NodeBlock,
-    PodRule, SpaceParts,
+    AddressClaim, AddressSpace, BlockLayout, BlockState, Holder, Name, Network, NetworkRole,
+    NodeBlock, PodRule, SpaceParts,
 };
 use podplane_proto::ipam::Block;
 
@@ -45,11 +45,13 @@ pub struct Cluster {
     /// True if nodes are not kept for the audit.
     is_unaudited: bool,
     /// By `NAMESPACE/NAME`.
-    pods: BTreeMap<Box<str>, PodEntry>,
+    pods: BTreeMap<Arc<str>, PodEntry>,
+    /// The addresses of pods, each with the pod and its node.
+    pod_ips: BTreeMap<(IpAddr, Arc<str>), Option<Arc<str>>>,
     /// By name: those with an object, and those that pods are bound to.
     nodes: BTreeMap<Arc<str>, NodeEntry>,
     /// The waiting pods, by `NAMESPACE/NAME`.
-    waiting: BTreeMap<Box<str>, WaitingReason>,
+    waiting: BTreeMap<Arc<str>, WaitingReason>,
     running: u64,
     records: Vec<NodeBlock>,
     /// The last known addresses of the sandboxes of held blocks.
@@ -147,7 +149,11 @@ impl Cluster {
         self.running += u64::from(is_running);
         let is_waiting = waiting.is_some();
         if let Some(waiting) = waiting {
-            self.waiting.insert(key.clone(), waiting);
+            self.waiting.insert(Arc::clone(&key), waiting);
+        }
+        for ip in &ips {
+            let place = (ip.to_canonical(), Arc::clone(&key));
+            self.pod_ips.insert(place, node.clone());
         }
         let entry = PodEntry {
             node,
@@ -169,9 +175,13 @@ impl Cluster {
 
     fn remove_pod(&mut self, key: &str) {
         self.waiting.remove(key);
-        let Some(old) = self.pods.remove(key) else {
+        let Some((key, old)) = self.pods.remove_entry(key) else {
             return;
         };
+        for ip in &old.ips {
+            let place = (ip.to_canonical(), Arc::clone(&key));
+            self.pod_ips.remove(&place);
+        }
         self.running -= u64::from(old.is_running);
         let Some(node) = old.node else {
             return;
@@ -222,8 +232,10 @@ impl Cluster {
         let addresses = holds.flat_map(|hold| &hold.addresses);
         let claims = addresses.filter_map(|known| {
             let holder = Holder::Sandbox {
-                name: format!("{}/{}", known.namespace, known.name),
-                node: Some(known.node_name.clone()).filter(|node| !node.is_empty()),
+                name: format!("{}/{}", known.namespace, known.name).into(),
+                node: Some(known.node_name.as_str())
+                    .filter(|node| !node.is_empty())
+                    .map(Name::from),
             };
             AddressClaim::new(known.address.parse().ok()?, holder).ok()
         });
@@ -312,9 +324,10 @@ impl Cluster {
         for (name, entry) in &self.nodes {
             if let Some(facts) = &entry.facts {
                 let addresses = NodeAddresses::of(&facts.report, entry.held);
-                parts
-                    .unlocated_orphans
-                    .push((name.to_string(), addresses.orphaned));
+                if addresses.orphaned > 0 {
+                    let orphans = (name.to_string(), addresses.orphaned);
+                    parts.unlocated_orphans.push(orphans);
+                }
             }
         }
         parts
@@ -322,13 +335,13 @@ impl Cluster {
 
     /// The summary. `space` is that of the [parts](Self::space_parts) of the same moment, and
     /// `revision` tells it; opaque, may be empty. `report` has the
-    /// [findings](Self::findings), which may be of an earlier moment.
+    /// [findings](Self::findings), which may be of an earlier moment, if there are any yet.
     #[must_use]
     pub fn summary(
         &mut self,
         space: &AddressSpace,
         revision: &str,
-        report: &Arc<FindingReport>,
+        report: Option<&Arc<FindingReport>>,
     ) -> ClusterSummary {
         self.refresh_blocks();
         let mut nodes = BTreeMap::new();
@@ -349,7 +362,7 @@ impl Cluster {
             },
             nodes,
             waiting: waiting::groups(&self.waiting),
-            report: Arc::clone(report),
+            report: report.map(Arc::clone),
         }
     }
 
@@ -478,28 +491,30 @@ impl Cluster {
     }
 
     fn claims(&self) -> Vec<AddressClaim> {
-        let mut claims = self.held.clone();
-        claims.reserve(self.pods.len());
-        for (name, pod) in &self.pods {
-            claims.extend(pod.ips.iter().filter_map(|ip| {
-                let holder = Holder::Pod {
-                    name: name.to_string(),
-                    node: pod.node.as_deref().map(str::to_owned),
-                };
-                AddressClaim::new(*ip, holder).ok()
-            }));
-        }
-        claims.extend(self.node_addresses().into_iter().filter_map(|(ip, name)| {
-            let name = name.to_string();
-            AddressClaim::new(ip, Holder::Node { name }).ok()
-        }));
-        for (name, addresses) in &self.services {
-            claims.extend(addresses.iter().filter_map(|ip| {
-                let name = name.clone();
-                AddressClaim::new(*ip, Holder::Service { name }).ok()
-            }));
-        }
-        claims
+        let name = |name: &Arc<str>| Name::from(Arc::clone(name));
+        let of_pods = self.pod_ips.iter().map(|((ip, pod), node)| {
+            let node = node.as_ref().map(name);
+            (
+                *ip,
+                Holder::Pod {
+                    name: name(pod),
+                    node,
+                },
+            )
+        });
+        let of_nodes = self.node_addresses().into_iter().map(|(ip, node)| {
+            let name = name(node);
+            (ip, Holder::Node { name })
+        });
+        let of_services = self.services.iter().flat_map(|(service, addresses)| {
+            let name = Name::from(service.as_str());
+            addresses
+                .iter()
+                .map(move |ip| (*ip, Holder::Service { name: name.clone() }))
+        });
+        let known = of_pods.chain(of_nodes).chain(of_services);
+        let claims = known.filter_map(|(ip, holder)| AddressClaim::new(ip, holder).ok());
+        claims.chain(self.held.iter().cloned()).collect()
     }
 }
 

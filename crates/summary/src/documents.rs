@@ -43,13 +43,20 @@ pub struct ClusterSummary {
     pub pods: PodCounts,
     /// The waiting pods by reason, the largest group first.
     pub waiting: Vec<WaitingGroup>,
-    /// The findings and the checks.
+    /// The findings and the checks; `None` before the first audit.
     #[serde(flatten, serialize_with = "shared")]
-    pub report: Arc<FindingReport>,
+    pub report: Option<Arc<FindingReport>>,
 }
 
-fn shared<S: Serializer>(report: &FindingReport, serializer: S) -> Result<S::Ok, S::Error> {
-    report.serialize(serializer)
+#[expect(
+    clippy::ref_option,
+    reason = "the type of the field, as serde gives it"
+)]
+fn shared<S: Serializer>(
+    report: &Option<Arc<FindingReport>>,
+    serializer: S,
+) -> Result<S::Ok, S::Error> {
+    report.as_deref().serialize(serializer)
 }
 
 fn rows<S: Serializer>(
@@ -75,7 +82,6 @@ impl ClusterSummary {
             .keys()
             .filter(|name| !self.nodes.contains_key(*name));
         let gone: Vec<String> = gone.map(|name| name.to_string()).collect();
-        let has_same_report = Arc::ptr_eq(&self.report, &old.report) || self.report == old.report;
         let changes = ClusterChanges {
             revision: &self.revision,
             networks: (self.networks != old.networks).then_some(&self.networks),
@@ -83,7 +89,7 @@ impl ClusterSummary {
             gone_nodes: Some(gone).filter(|gone| !gone.is_empty()),
             pods: (self.pods != old.pods).then_some(self.pods),
             waiting: (self.waiting != old.waiting).then_some(&self.waiting),
-            report: (!has_same_report).then_some(&*self.report),
+            report: self.report.as_deref().filter(|_| self.report != old.report),
         };
         changes.is_any().then_some(changes)
     }

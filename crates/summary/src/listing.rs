@@ -4,7 +4,7 @@ use std::net::IpAddr;
 
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use podplane_map::{
-    AddressClaim, AddressSpace, BlockState, Holder, Network, NetworkRole, NodeBlock,
+    AddressClaim, AddressSpace, BlockState, Holder, Name, Network, NetworkRole, NodeBlock,
 };
 use serde::{Deserialize, Serialize};
 
@@ -63,8 +63,8 @@ impl BlockListing {
         let held = claims.filter_map(|claim| match claim.holder() {
             Holder::Sandbox { name, node } => Some(HeldAddress {
                 ip: claim.ip(),
-                pod: name.clone(),
-                node: node.clone(),
+                pod: name.to_string(),
+                node: node.as_deref().map(str::to_owned),
             }),
             _ => None,
         });
@@ -95,8 +95,8 @@ impl BlockListing {
     pub(crate) fn claims(&self) -> impl Iterator<Item = AddressClaim> {
         self.held.iter().filter_map(|held| {
             let holder = Holder::Sandbox {
-                name: held.pod.clone(),
-                node: held.node.clone(),
+                name: held.pod.as_str().into(),
+                node: held.node.as_deref().map(Name::from),
             };
             AddressClaim::new(held.ip, holder).ok()
         })

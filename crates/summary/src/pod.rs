@@ -1,6 +1,6 @@
 //! A pod, as far as its addresses and its wait for them matter.
 
-use std::net::IpAddr;
+use std::{net::IpAddr, sync::Arc};
 
 use podplane_api::{
     Object as _,
@@ -14,7 +14,7 @@ use crate::waiting::WaitingReason;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PodFacts {
     /// `NAMESPACE/NAME`.
-    pub(crate) key: Box<str>,
+    pub(crate) key: Arc<str>,
     /// The node to which it is bound.
     pub(crate) node: Option<String>,
     /// The addresses of the pod network that it has.
@@ -54,7 +54,7 @@ impl PodFacts {
 }
 
 /// The name of an object in the facts.
-pub(crate) fn key(namespace: &str, name: &str) -> Box<str> {
+pub(crate) fn key(namespace: &str, name: &str) -> Arc<str> {
     format!("{namespace}/{name}").into()
 }
 

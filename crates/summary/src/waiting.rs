@@ -150,7 +150,7 @@ fn reasons(message: &str) -> Vec<String> {
 }
 
 /// Groups waiting pods, given by `NAMESPACE/NAME`: the largest group first.
-pub(crate) fn groups(waiting: &BTreeMap<Box<str>, WaitingReason>) -> Vec<WaitingGroup> {
+pub(crate) fn groups(waiting: &BTreeMap<Arc<str>, WaitingReason>) -> Vec<WaitingGroup> {
     let mut by_reason = BTreeMap::<&str, Vec<(Option<Timestamp>, &str, &str)>>::new();
     for (key, facts) in waiting {
         let pods = by_reason.entry(&facts.reason).or_default();

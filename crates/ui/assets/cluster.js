@@ -16,6 +16,7 @@ import { Signal } from './signal.js';
  * @property {Map<string, NodeRow>} nodes by name
  * @property {PodTotals} pods
  * @property {WaitingGroup[]} waiting
+ * @property {boolean} isAudited true once there are findings and checks
  * @property {Finding[]} findings
  * @property {number} findingsTotal
  * @property {Check[]} checks
@@ -37,6 +38,7 @@ function unknown() {
     nodes: new Map(),
     pods: { total: 0, running: 0, waiting: 0 },
     waiting: [],
+    isAudited: false,
     findings: [],
     findingsTotal: 0,
     checks: [],
@@ -118,6 +120,7 @@ export class ClusterFeed {
       nodes,
       pods: document.pods ?? before.pods,
       waiting: document.waiting ?? before.waiting,
+      isAudited: before.isAudited || document.checks !== undefined,
       findings: document.findings ?? before.findings,
       findingsTotal: document.findingsTotal ?? document.findings?.length ?? before.findingsTotal,
       checks: document.checks ?? before.checks,

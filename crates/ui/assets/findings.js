@@ -25,8 +25,11 @@ export function findings({ feed, end }) {
   const checks = checkTable();
   const note = h('p', { class: 'quiet' });
   const made = h('p', { class: 'quiet' });
-  feed.cluster.follow(end, ({ isKnown, findings: found, findingsTotal, checks: all }) => {
-    if (!isKnown) return;
+  feed.cluster.follow(end, ({ isAudited, findings: found, findingsTotal, checks: all }) => {
+    if (!isAudited) {
+      setText(note, 'The first audit is under way.');
+      return;
+    }
     table.update(found);
     checks.update(all);
     const isPart = findingsTotal > found.length;

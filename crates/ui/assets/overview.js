@@ -107,7 +107,7 @@ class Figures {
   );
 
   /** @param {Cluster} cluster */
-  show({ pods, nodes, findings, findingsTotal, networks: [first] }) {
+  show({ pods, nodes, isAudited, findings, findingsTotal, networks: [first] }) {
     let ready = 0;
     for (const node of nodes.values()) if (node.ready) ready += 1;
     const [used, usable] = first ? [inUse(first.counts), usableIn(first.counts)] : [0, 0];
@@ -117,7 +117,8 @@ class Figures {
     this.#used.show(used, `of ${number(usable)} in blocks`);
     this.#unassigned.show(first?.counts.unassigned ?? 0, first?.cidr ?? 'no network');
     const errors = findings.filter(({ severity }) => severity === 'error').length;
-    this.#findings.show(findingsTotal, errors > 0 ? counted(errors, 'error') : 'no errors');
+    const verdict = errors > 0 ? counted(errors, 'error') : 'no errors';
+    this.#findings.show(isAudited ? findingsTotal : null, isAudited ? verdict : 'audit under way');
   }
 }
 
@@ -135,7 +136,7 @@ class Figure {
   }
 
   /**
-   * @param {number | string} value
+   * @param {number | string | null} value `null` if it is not known yet
    * @param {string} note
    */
   show(value, note) {

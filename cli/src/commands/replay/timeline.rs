@@ -167,7 +167,7 @@ impl Timeline {
         let space = AddressSpace::new(cluster.space_parts());
         let report = Arc::new(audited.findings(&space));
         let revision = self.until(at).len().to_string();
-        let summary = cluster.summary(&space, &revision, &report);
+        let summary = cluster.summary(&space, &revision, Some(&report));
         let moment = Arc::new(Moment { at, space, summary });
         *last = Some(Arc::clone(&moment));
         moment
@@ -468,7 +468,8 @@ mod tests {
             (9.0, 0, 1),
         ] {
             let moment = timeline.moment(at);
-            let findings = moment.summary.report.findings.iter();
+            let report = moment.summary.report.as_ref().unwrap();
+            let findings = report.findings.iter();
             let found = findings
                 .filter(|one| one.code == Code::DuplicatePodIp)
                 .count();

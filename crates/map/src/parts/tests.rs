@@ -50,9 +50,7 @@ fn errors_name_the_field_and_its_value() {
         (
             AddressClaim::new(
                 "10.0.0.5".parse().unwrap(),
-                Holder::Service {
-                    name: String::new(),
-                },
+                Holder::Service { name: "".into() },
             )
             .unwrap_err(),
             "missing service of address 10.0.0.5: it must not be empty",

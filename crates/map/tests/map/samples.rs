@@ -125,8 +125,8 @@ pub(crate) fn large() -> SpaceParts {
         parts.blocks.push(block(&cidr, BlockState::Assigned, &name));
         for pod in 0..30 {
             let holder = Holder::Pod {
-                name: format!("namespace-{}/pod-{node}-{pod}", pod % 7),
-                node: Some(name.clone()),
+                name: format!("namespace-{}/pod-{node}-{pod}", pod % 7).into(),
+                node: Some(name.as_str().into()),
             };
             let ip = IpAddr::V4(Ipv4Addr::from_bits(first + 2 + pod));
             parts.claims.push(AddressClaim::new(ip, holder).unwrap());

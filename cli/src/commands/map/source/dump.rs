@@ -93,7 +93,7 @@ pub(crate) fn of_dump(dump: &Dump) -> Result<SpaceParts, SpaceError> {
     for node in dump.nodes() {
         // Nodes in ledger mode all have the same one.
         for ip in node.addresses.iter().filter(|ip| !ip.is_loopback()) {
-            let name = node.name.clone();
+            let name = node.name.as_str().into();
             parts
                 .claims
                 .push(AddressClaim::new(*ip, Holder::Node { name })?);
@@ -104,7 +104,7 @@ pub(crate) fn of_dump(dump: &Dump) -> Result<SpaceParts, SpaceError> {
     }
     for service in dump.services() {
         for ip in &service.addresses {
-            let name = service.name.clone();
+            let name = service.name.as_str().into();
             parts
                 .claims
                 .push(AddressClaim::new(*ip, Holder::Service { name })?);
