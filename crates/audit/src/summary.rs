@@ -1,9 +1,6 @@
 //! The counts of the whole cluster.
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    net::IpAddr,
-};
+use std::{collections::BTreeMap, net::IpAddr};
 
 use ipnet::IpNet;
 use podplane_ipam::{ServiceRanges, figures::MAX_JSON_INTEGER, free_runs};
@@ -156,7 +153,7 @@ fn pods(dump: &Dump) -> PodSummary {
 struct SharedAddresses {
     capacity: u128,
     orphaned: u64,
-    used: BTreeSet<IpAddr>,
+    used: Vec<IpAddr>,
 }
 
 fn addresses(dump: &Dump) -> AddressSummary {
@@ -167,39 +164,47 @@ fn addresses(dump: &Dump) -> AddressSummary {
         }
     }
     let mut shared = BTreeMap::<&str, SharedAddresses>::new();
+    let mut owner_of = BTreeMap::new();
     for node in &dump.nodes {
-        let of_node = shared.entry(owner(node, &owners)).or_default();
+        let owner = owner(node, &owners);
+        owner_of.insert(node.name.as_str(), owner);
+        let of_node = shared.entry(owner).or_default();
         let capacity = dump.capacity(node).unwrap_or_default();
         of_node.capacity = of_node.capacity.max(capacity);
         of_node.orphaned = of_node.orphaned.saturating_add(node.orphaned);
     }
-    let mut used = BTreeSet::new();
+    let mut used = Vec::new();
     for pod in dump.world.pods.iter().filter(|pod| pod.uses_pod_network()) {
         let (Some(name), Some(ip)) = (&pod.node, pod.ips.first()) else {
             continue;
         };
-        used.insert(*ip);
-        let node = dump.node_named(name);
-        let of_node = node.and_then(|node| shared.get_mut(owner(node, &owners)));
-        if let Some(of_node) = of_node {
-            of_node.used.insert(*ip);
+        used.push(*ip);
+        let owner = owner_of.get(name.as_str());
+        if let Some(of_node) = owner.and_then(|owner| shared.get_mut(owner)) {
+            of_node.used.push(*ip);
         }
     }
     let mut sum = AddressSummary {
-        used: used.len() as u128,
+        used: distinct(used),
         ..AddressSummary::default()
     };
     for SharedAddresses {
         capacity,
         orphaned,
         used,
-    } in shared.values()
+    } in shared.into_values()
     {
-        let taken = (used.len() as u128).saturating_add((*orphaned).into());
-        sum.capacity = sum.capacity.saturating_add(*capacity);
+        let taken = distinct(used).saturating_add(orphaned.into());
+        sum.capacity = sum.capacity.saturating_add(capacity);
         sum.free = sum.free.saturating_add(capacity.saturating_sub(taken));
     }
     sum
+}
+
+fn distinct(mut addresses: Vec<IpAddr>) -> u128 {
+    addresses.sort_unstable();
+    addresses.dedup();
+    addresses.len() as u128
 }
 
 /// The first node with the widest block around the node's first one, if all of the node's blocks

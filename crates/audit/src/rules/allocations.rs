@@ -35,6 +35,8 @@ pub(super) fn findings(dump: &Dump) -> Vec<Finding> {
 
 struct AllocationIndex<'a> {
     dump: &'a Dump,
+    /// Addresses of pods that use the pods' network and are on a machine.
+    live_addresses: Vec<(&'a Pod, IpAddr)>,
     /// Addresses on further networks, by pod.
     attachments: BTreeMap<&'a PodKey, Vec<IpAddr>>,
     /// The only namespace with pods in the input, if there is one: then nothing is known of others.
@@ -99,8 +101,15 @@ impl<'a> AllocationIndex<'a> {
         let mut namespaces = dump.world.pods.iter().map(|pod| pod.namespace.as_str());
         let first = namespaces.next();
         let is_only = namespaces.all(|namespace| Some(namespace) == first);
+        let pods = dump.world.pods.iter().filter(|pod| pod.uses_pod_network());
+        let on_machines = pods.filter(|pod| {
+            let node = pod.node.as_deref().and_then(|name| dump.node_named(name));
+            node.is_some_and(|node| !node.is_virtual)
+        });
+        let live_addresses = on_machines.flat_map(|pod| pod.ips.iter().map(move |ip| (pod, *ip)));
         Self {
             dump,
+            live_addresses: live_addresses.collect(),
             attachments,
             only_namespace: first.filter(|_| is_only),
         }
@@ -174,7 +183,7 @@ impl<'a> AllocationIndex<'a> {
             owners.entry(allocation.ip).or_default().push(allocation);
         }
         let (mut findings, mut addresses) = (Vec::new(), BTreeSet::new());
-        for (pod, ip) in self.live_addresses() {
+        for &(pod, ip) in &self.live_addresses {
             let Some(records) = owners.get(&ip) else {
                 continue;
             };
@@ -209,17 +218,6 @@ impl<'a> AllocationIndex<'a> {
             });
         }
         (findings, addresses)
-    }
-
-    /// Addresses of pods that use the pods' network and are on a machine.
-    fn live_addresses(&self) -> impl Iterator<Item = (&'a Pod, IpAddr)> {
-        let dump = self.dump;
-        let pods = dump.world.pods.iter().filter(|pod| pod.uses_pod_network());
-        let on_machines = pods.filter(move |pod| {
-            let node = pod.node.as_deref().and_then(|name| dump.node_named(name));
-            node.is_some_and(|node| !node.is_virtual)
-        });
-        on_machines.flat_map(|pod| pod.ips.iter().map(move |ip| (pod, *ip)))
     }
 
     /// Addresses allocated to pods and nodes that do not exist or have other ones.
@@ -350,10 +348,10 @@ impl<'a> AllocationIndex<'a> {
         let has_ipam_blocks = calico().any(|one| one.object.starts_with("IPAMBlock/"));
         let allocated: BTreeSet<IpAddr> = self.allocations().iter().map(|one| one.ip).collect();
         let finding = |(pod, ip): (&Pod, IpAddr)| {
-            let key = pod.key();
             if !self.is_in(pod, BlockPlace::SharedBlocks) {
                 return None;
             }
+            let key = pod.key();
             let (code, message) = if !blocks.contains(ip) {
                 let message = format!("pod {key} has address {ip}, which is in no block of Calico");
                 (Code::PodOutsideBlock, message)
@@ -367,7 +365,11 @@ impl<'a> AllocationIndex<'a> {
             };
             Some(self.delete_pod(code, &key, message))
         };
-        self.live_addresses().filter_map(finding).collect()
+        self.live_addresses
+            .iter()
+            .copied()
+            .filter_map(finding)
+            .collect()
     }
 
     /// OVN-Kubernetes uses the pod's annotation, whatever the status says.
@@ -377,6 +379,9 @@ impl<'a> AllocationIndex<'a> {
         let mut annotated = BTreeMap::<&str, Vec<IpAddr>>::new();
         for one in ovn {
             annotated.entry(&one.object).or_default().push(one.ip);
+        }
+        if annotated.is_empty() {
+            return Vec::new();
         }
         let finding = |(pod, ip): (&Pod, IpAddr)| {
             let key = pod.key();
@@ -389,7 +394,11 @@ impl<'a> AllocationIndex<'a> {
                 self.delete_pod(Code::MissingAllocation, &key, message)
             })
         };
-        self.live_addresses().filter_map(finding).collect()
+        self.live_addresses
+            .iter()
+            .copied()
+            .filter_map(finding)
+            .collect()
     }
 
     /// Addresses of interfaces that Whereabouts may assign to the next pod.
@@ -516,6 +525,10 @@ impl<'a> AllocationIndex<'a> {
                 finding
             })
         };
-        self.live_addresses().filter_map(finding).collect()
+        self.live_addresses
+            .iter()
+            .copied()
+            .filter_map(finding)
+            .collect()
     }
 }
