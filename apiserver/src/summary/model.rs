@@ -21,7 +21,7 @@ use super::sources::{Source, Sources, Update, Updates};
 use crate::{cache::WatchedChange, parallel, renderers::Renderers};
 
 /// The least time between two summaries.
-const PAUSE: Duration = Duration::from_millis(100);
+const PAUSE: Duration = Duration::from_millis(50);
 /// The least time between two audits, and between them as a multiple of their duration: they take
 /// several times as long as a summary.
 const AUDIT_PAUSE: Duration = Duration::from_secs(1);
