@@ -11,6 +11,7 @@
 mod act;
 mod check;
 mod command;
+mod compared;
 mod console;
 mod document;
 mod fields;
