@@ -72,26 +72,13 @@ impl ResourceKind {
         })
     }
 
-    /// All kinds, for messages: `Node (v1), Pod (v1), …`.
-    pub(crate) fn served() -> String {
-        let each = Self::ALL.iter().map(|kind| {
-            let schema = kind.schema();
-            format!("{} ({})", schema.kind, schema.api_version)
-        });
-        each.collect::<Vec<_>>().join(", ")
-    }
-
-    /// The names of all kinds, for messages: `nodes (no), pods (po), …`.
-    fn names() -> String {
-        let each = Self::ALL.iter().map(|kind| match kind.schema() {
-            Schema {
-                plural,
-                short_names: [short, ..],
-                ..
-            } => format!("{plural} ({short})"),
-            Schema { plural, .. } => plural.to_owned(),
-        });
-        each.collect::<Vec<_>>().join(", ")
+    /// The remedy for a manifest of a kind or a version that is not served.
+    pub(crate) fn served(kind: &str) -> String {
+        let schemas = || Self::ALL.iter().map(|kind| kind.schema());
+        match schemas().find(|schema| schema.kind == kind) {
+            Some(Schema { api_version, .. }) => format!("; its version here is {api_version}"),
+            None => hint(kind, schemas().map(|schema| schema.kind)),
+        }
     }
 
     /// All words that name a kind, in lower case.
@@ -138,10 +125,21 @@ impl fmt::Display for ResourceKind {
 /// A word that does not name a kind.
 #[derive(Debug, thiserror::Error)]
 #[error(
-    "unsupported kind {0:?}; podplane serves {names}",
-    names = ResourceKind::names()
+    "unsupported kind `{0}`{hint}",
+    hint = hint(_0, ResourceKind::ALL.iter().map(|kind| kind.schema().plural))
 )]
 pub(crate) struct UnknownKind(String);
+
+/// The nearest of all names of kinds, or a few of them.
+fn hint(word: &str, names: impl Iterator<Item = &'static str>) -> String {
+    match podplane_scenario::suggestion(word, names) {
+        none if none.is_empty() => {
+            "; want one such as nodes, pods or deployments (`kubectl api-resources` lists all)"
+                .into()
+        }
+        nearest => nearest,
+    }
+}
 
 impl FromStr for ResourceKind {
     type Err = UnknownKind;
@@ -262,6 +260,15 @@ mod tests {
         for text in ["", "sheep", "pods.apps", "le"] {
             assert!(text.parse::<ResourceKind>().is_err(), "{text}");
         }
+        let refused = |text: &str| text.parse::<ResourceKind>().unwrap_err().to_string();
+        assert_eq!(
+            refused("nodez"),
+            "unsupported kind `nodez`; did you mean \"nodes\"?"
+        );
+        assert_eq!(
+            refused("sheep"),
+            "unsupported kind `sheep`; want one such as nodes, pods or deployments (`kubectl api-resources` lists all)"
+        );
         assert_eq!(ResourceKind::Lease.to_string(), "lease.coordination.k8s.io");
         assert_eq!(
             ResourceKind::of_manifest("v1", "Pod"),

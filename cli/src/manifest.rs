@@ -156,7 +156,7 @@ fn parse(file: &str, text: &str) -> Vec<Result<Manifest, String>> {
     };
     let documents: Vec<Value> = match serde_saphyr::from_multiple_with_options(text, options) {
         Ok(documents) => documents,
-        Err(error) => return vec![Err(format!("{file}: {error}"))],
+        Err(error) => return vec![Err(format!("failed to read {file}: invalid YAML: {error}"))],
     };
     let numbered = documents.into_iter().zip(1..);
     let objects = numbered.flat_map(|(document, number)| {
@@ -217,8 +217,8 @@ fn manifest(place: ManifestPosition, object: Value) -> Result<Manifest, String> 
     }
     let Some(known) = ResourceKind::of_manifest(api_version, kind) else {
         return Err(format!(
-            "{place}: unsupported kind {kind} ({api_version}); podplane serves {}",
-            ResourceKind::served()
+            "{place}: unsupported kind {kind} ({api_version}){}",
+            ResourceKind::served(kind)
         ));
     };
     // Converted to the type and back: null values count as absent.
@@ -297,12 +297,19 @@ mod tests {
                 "x.yaml: document 3: unknown field \"spec.containers[0].imaage\""
             ]
         );
-        let [unserved] = &errors("apiVersion: apps/v2\nkind: DaemonSet\nmetadata: {name: a}")[..]
-        else {
-            panic!()
-        };
-        let begins = "x.yaml: document 1: unsupported kind DaemonSet (apps/v2); podplane serves Node (v1), Pod (v1), ";
-        assert!(unserved.starts_with(begins), "{unserved}");
+        for (version, kind, remedy) in [
+            ("apps/v2", "DaemonSet", "; its version here is apps/v1"),
+            ("apps/v1", "DeamonSet", "; did you mean \"DaemonSet\"?"),
+            (
+                "v1",
+                "Sheep",
+                "; want one such as nodes, pods or deployments (`kubectl api-resources` lists all)",
+            ),
+        ] {
+            let text = format!("apiVersion: {version}\nkind: {kind}\nmetadata: {{name: a}}");
+            let want = format!("x.yaml: document 1: unsupported kind {kind} ({version}){remedy}");
+            assert_eq!(errors(&text), [want]);
+        }
         assert_eq!(
             errors("just text"),
             ["x.yaml: document 1: want an object with apiVersion and kind"]
@@ -315,7 +322,7 @@ mod tests {
             panic!()
         };
         assert!(
-            broken.starts_with("x.yaml: ") && broken.contains("line"),
+            broken.starts_with("failed to read x.yaml: invalid YAML: ") && broken.contains("line"),
             "{broken}"
         );
         assert_eq!(errors("a: 1\na: 2").len(), 1);

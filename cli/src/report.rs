@@ -10,6 +10,7 @@ use anstyle::{AnsiColor, Style};
 use podplane_api::printable;
 use podplane_client::{ApiError, Reason, ServerError, endpoint::EndpointError, is_unserved_kind};
 use podplane_cluster::limits;
+use podplane_ipam::Notice;
 use podplane_tui::TerminalError;
 
 const ERROR: Style = AnsiColor::Red.on_default().bold();
@@ -122,6 +123,13 @@ pub(crate) fn print(error: &anyhow::Error) {
     anstream::eprintln!("{}", ErrorReport(error));
     if let Some(limits) = hits_limit(error).then(limits::limits).flatten() {
         anstream::eprintln!("note: processes here have {limits}");
+    }
+}
+
+/// Notes the host bits of the ranges of a flag, which are dropped, as the controllers do.
+pub(crate) fn note_host_bits(ranges: &str) {
+    for notice in Notice::of_host_bits(ranges) {
+        anstream::eprintln!("note: {notice}");
     }
 }
 

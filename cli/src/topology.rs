@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use anyhow::Context as _;
-use podplane_cluster::{data_dir::DataDir, fabric};
+use podplane_cluster::{data_dir::DataDir, fabric, settings::not_found};
 use podplane_kubelet::cri::record::{PluginMode, SandboxRecord};
 use podplane_map::{NodeLink, NodeRoute, NodeTopology, PodAttachment, PodInterface};
 use podplane_netlink::{Link, Netlink, NetlinkError, Route};
@@ -19,9 +19,10 @@ use crate::pods;
 pub(crate) fn enter_and_read(dir: &DataDir, name: &str) -> anyhow::Result<NodeTopology> {
     let process = pods::enter_cluster(dir)?;
     let sandboxes = pods::ready_sandboxes(dir, name)?.with_context(|| {
-        format!(
-            "node {name} does not run in {} on this machine: run the command where it runs",
-            dir.path().display()
+        not_found(
+            "node",
+            name,
+            "`podplane status` shows the nodes of this machine; run the command where the node runs",
         )
     })?;
     let mut topology = read(dir, name, sandboxes.iter())?;

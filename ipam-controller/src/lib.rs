@@ -37,7 +37,8 @@ use podplane_client::{
     reflector, start_check,
 };
 use podplane_ipam::{
-    ClusterRange, Compat, NO_CLOUD, Notice, RangeConfigError, RangeFlags, upstream::FlagError,
+    ClusterRange, Compat, NO_CLOUD, Notice, RangeConfigError, RangeFlags, mask_size_of_flag,
+    upstream::FlagError,
 };
 use podplane_proto::ipam::ipam_service_server::IpamServiceServer;
 use podplane_service_runtime::{
@@ -114,13 +115,28 @@ pub struct IpamControllerConfig {
     pub cluster_cidr: String,
     /// Assign pod CIDRs of this prefix length in a single-stack cluster [default: 24 for IPv4, 64
     /// for IPv6]
-    #[arg(long, env = "PODPLANE_NODE_CIDR_MASK_SIZE", value_name = "BITS")]
+    #[arg(
+        long,
+        env = "PODPLANE_NODE_CIDR_MASK_SIZE",
+        value_name = "BITS",
+        value_parser = mask_size_of_flag
+    )]
     pub node_cidr_mask_size: Option<u8>,
     /// Assign IPv4 pod CIDRs of this prefix length [default: 24]
-    #[arg(long, env = "PODPLANE_NODE_CIDR_MASK_SIZE_IPV4", value_name = "BITS")]
+    #[arg(
+        long,
+        env = "PODPLANE_NODE_CIDR_MASK_SIZE_IPV4",
+        value_name = "BITS",
+        value_parser = mask_size_of_flag
+    )]
     pub node_cidr_mask_size_ipv4: Option<u8>,
     /// Assign IPv6 pod CIDRs of this prefix length [default: 64]
-    #[arg(long, env = "PODPLANE_NODE_CIDR_MASK_SIZE_IPV6", value_name = "BITS")]
+    #[arg(
+        long,
+        env = "PODPLANE_NODE_CIDR_MASK_SIZE_IPV6",
+        value_name = "BITS",
+        value_parser = mask_size_of_flag
+    )]
     pub node_cidr_mask_size_ipv6: Option<u8>,
     /// Reserve this range for services: no node is assigned a pod CIDR that overlaps it; for dual
     /// stack one IPv4 and one IPv6 range

@@ -51,7 +51,7 @@ async fn ledger_nodes_run_beside_kernel_nodes() -> Result<()> {
         .ok();
     let again = cluster.podplane("node add bulk-2 bulk-3");
     assert_eq!(again.code, Some(1), "{again:?}");
-    assert!(again.stderr.contains("node bulk-2 is already there"));
+    assert!(again.stderr.contains("node `bulk-2` already exists"));
     let all = ["node-0", "node-1", "bulk-1", "bulk-2"];
     let ready = |nodes: &[Node]| all.iter().all(|name| is_ready(nodes, name));
     nodes_until(&cluster, "four nodes are Ready", ready).await?;

@@ -174,9 +174,28 @@ fn files_that_cannot_be_read_or_written_are_named() -> Result<()> {
         "replay FILES/nowhere",
         "apply -f FILES/nowhere",
         "create -f FILES/nowhere",
+        "delete -f FILES/nowhere",
         "store restore FILES/nowhere",
+        "cni verify FILES/nowhere",
     ];
     place.refuses(2, words, each(&readers, ""));
+    let words = "error: failed to read FILES\n  caused by: Is a directory (os error 21)\n";
+    let dumps = ["map --from FILES", "audit FILES", "plan --from FILES"];
+    place.refuses(2, words, each(&dumps, ""));
+    let words = "error: failed to read FILES/broken: invalid YAML: unclosed bracket";
+    let manifests = [
+        "apply -f FILES/broken",
+        "create -f FILES/broken",
+        "delete -f FILES/broken",
+        "explain pod -f FILES/broken",
+        "capacity -f FILES/broken",
+    ];
+    place.refuses(2, words, each(&manifests, ""));
+    let words = "error: failed to read the recording FILES/dump.json\n  caused by: not a recording of `podplane test`: ";
+    let recordings = ["map --recording FILES/dump.json", "replay FILES/dump.json"];
+    place.refuses(2, words, each(&recordings, ""));
+    let words = "error: failed to read FILES/dump.json\n  caused by: it is not a backup of a podplane store; name another file\n";
+    place.refuses(2, words, ["store restore FILES/dump.json".to_owned()]);
     // In the form of compilers.
     let scenario = "FILES/nowhere: failed to read: No such file or directory (os error 2)";
     place.refuses(2, scenario, ["test FILES/nowhere".to_owned()]);
@@ -198,6 +217,18 @@ fn files_that_cannot_be_read_or_written_are_named() -> Result<()> {
         "test FILES/empty.yaml --junit FILES/no/where",
     ];
     place.refuses(2, words, each(&writers, ""));
+    // Before the work.
+    let words = "error: failed to write FILES/dump.json/in: Not a directory (os error 20)\n";
+    let directories = [
+        "plugins install FILES/dump.json/in",
+        "test FILES/empty.yaml --output FILES/dump.json/in",
+    ];
+    place.refuses(2, words, each(&directories, ""));
+    let words = "error: failed to make FILES/dump.json/in\n";
+    let certs = "certs init --dir FILES/dump.json/in".to_owned();
+    place.refuses(2, words, [certs]);
+    let words = "error: failed to prepare the data directory /proc/no/where\n";
+    place.refuses(2, words, ["up --data-dir /proc/no/where".to_owned()]);
     Ok(())
 }
 
@@ -230,6 +261,17 @@ fn invalid_values_are_named_with_their_flag() -> Result<()> {
     ];
     let words = "error: invalid value '3' for '--timeout <DURATION>': `3` has no unit: write 3s for seconds\n";
     place.refuses(2, words, each(&timed, "--timeout 3"));
+    let masks = ["up", "restart", "plan", "audit", "ipam-controller"];
+    for invalid in ["x", "129"] {
+        let words = format!(
+            "error: invalid value '{invalid}' for '--node-cidr-mask-size <BITS>': want a prefix length: 0 to 32 for IPv4, 0 to 128 for IPv6\n"
+        );
+        let flag = format!("--node-cidr-mask-size {invalid}");
+        place.refuses(2, &words, each(&masks, &flag));
+    }
+    let words = "error: invalid value 'nodez' for '<KIND[/NAME]>': unsupported kind `nodez`; did you mean \"nodes\"?\n";
+    let kinds = ["get", "describe"];
+    place.refuses(2, words, each(&kinds, "nodez"));
     let words = "error: invalid value '0' for '--replicas <N>': 0 is not in 1..";
     place.refuses(2, words, ["run a --replicas 0".to_owned()]);
     let none = place.run("no-such-command");
@@ -241,6 +283,30 @@ fn invalid_values_are_named_with_their_flag() -> Result<()> {
         "from the environment: {}",
         missing.stderr
     );
+    Ok(())
+}
+
+#[test]
+fn host_bits_of_a_range_are_noted_and_dropped() -> Result<()> {
+    let place = Place::new()?;
+    let lines = ["audit FILES/dump.json", "map --from FILES/dump.json"];
+    let lines = lines.into_iter().chain(["plan --from FILES/dump.json"]);
+    for line in lines {
+        for flag in ["--cluster-cidr", "--service-cidr"] {
+            let (given, other) = match flag {
+                "--cluster-cidr" => ("10.0.0.1/16", "10.0.0.0/16"),
+                _ => ("10.96.0.1/12", "10.96.0.0/12"),
+            };
+            let done = place.run(&format!("{line} {flag} {given}"));
+            let note = format!("note: {given} has host bits set; the range is {other}\n");
+            assert!(done.stderr.starts_with(&note), "{line} {flag}: {done:?}");
+            assert_eq!(done.code, Some(0), "{line} {flag}: {done:?}");
+            assert!(!done.stdout.contains(given), "{line} {flag}: {done:?}");
+        }
+    }
+    let done = place.run("plan --cluster-cidr 10.0.0.1/16");
+    let warning = "10.0.0.1/16 has host bits set; the range is 10.0.0.0/16\n";
+    assert!(done.stdout.contains(warning), "{done:?}");
     Ok(())
 }
 
@@ -274,6 +340,41 @@ async fn an_object_that_is_not_there_is_a_failure() -> Result<()> {
         let done = cluster.podplane(line);
         let words = r#"Error from server (NotFound): nodes "nothing" not found"#;
         assert!(done.stderr.starts_with(words), "{line}: {}", done.stderr);
+        assert_eq!(done.code, Some(1), "{line}");
+    }
+    for (line, words) in [
+        (
+            "node remove nothing",
+            "node `nothing` not found: `podplane status` shows the nodes of the cluster",
+        ),
+        (
+            "node reboot nothing",
+            "node `nothing` not found: `podplane status` shows the nodes of the cluster",
+        ),
+        (
+            "node disconnect nothing",
+            "node `nothing` not found: `podplane status` shows the nodes of the cluster",
+        ),
+        (
+            "node forget nothing",
+            "held block of node `nothing` not found: `podplane get blocks` shows the blocks that are held",
+        ),
+        (
+            "get blocks nothing",
+            "block `nothing` not found: `podplane get blocks` shows all, with their nodes",
+        ),
+        (
+            "restart nothing",
+            "service `nothing` not found: `podplane status` shows the services of the cluster",
+        ),
+        (
+            "status nothing",
+            "service `nothing` not found: `podplane status` shows the services of the cluster",
+        ),
+        ("node add node-0", "node `node-0` already exists"),
+    ] {
+        let done = cluster.podplane(line);
+        assert_eq!(done.stderr, format!("error: {words}\n"), "{line}");
         assert_eq!(done.code, Some(1), "{line}");
     }
     let done = cluster.podplane("run web -n nowhere --wait");

@@ -184,7 +184,6 @@ struct Target {
     name: String,
     kind: Vec<String>,
     test: bool,
-    doctest: bool,
 }
 
 fn metadata() -> Result<Metadata> {
@@ -240,8 +239,8 @@ impl Target {
     /// The number of test programs that cargo makes of it.
     fn programs(&self) -> u64 {
         let is = |kind: &str| self.kind.iter().any(|each| each == kind);
-        // `--examples` tests examples also where their manifest does not ask for it.
-        u64::from(self.test || is("example")) + u64::from(self.doctest)
+        // `--examples` and `--doc` test also where the manifest does not ask for it.
+        u64::from(self.test || is("example")) + u64::from(is("lib"))
     }
 }
 
@@ -373,10 +372,7 @@ mod tests {
 
     #[test]
     fn each_integration_test_is_in_one_half() {
-        let target = |name: &str, kind: &str| {
-            let (test, doctest) = (kind != "bench", kind == "lib");
-            serde_json::json!({"name": name, "kind": [kind], "test": test, "doctest": doctest})
-        };
+        let target = |name: &str, kind: &str| serde_json::json!({"name": name, "kind": [kind], "test": kind != "bench"});
         let metadata: Metadata = serde_json::from_value(serde_json::json!({"packages": [
             {"name": "podplane-tests", "targets": [
                 target("podplane_tests", "lib"), target("churn", "test"), target("kubectl", "test")]},

@@ -20,7 +20,7 @@ use podplane_api::{pod_ips::PodIpResource, printable};
 use podplane_audit::{
     AuditReport, ControllerFlags, DumpScope, ExpectedBlocks, IpamChoice, Repair, Severity, audit,
 };
-use podplane_ipam::cidrs_of_flag;
+use podplane_ipam::{cidrs_of_flag, mask_size_of_flag};
 use podplane_progress::{PlainLines, Progress};
 
 use self::metrics::PushUrl;
@@ -28,7 +28,7 @@ use crate::{
     any_cluster::{ANY_CLUSTER, AnyClusterFlags},
     global::{GlobalOptions, block_on},
     output,
-    report::{UnusableInput, UsageError},
+    report::{self, UnusableInput, UsageError},
 };
 
 /// The exit code of an audit without findings that could not read all of its input.
@@ -69,15 +69,15 @@ pub(crate) struct AuditArgs {
 
     /// Expect pod CIDRs of this prefix length in a single-stack cluster [default: that of most
     /// nodes]
-    #[arg(long, value_name = "BITS")]
+    #[arg(long, value_name = "BITS", value_parser = mask_size_of_flag, allow_negative_numbers = true)]
     node_cidr_mask_size: Option<u8>,
 
     /// Expect IPv4 pod CIDRs of this prefix length [default: that of most nodes]
-    #[arg(long, value_name = "BITS")]
+    #[arg(long, value_name = "BITS", value_parser = mask_size_of_flag, allow_negative_numbers = true)]
     node_cidr_mask_size_ipv4: Option<u8>,
 
     /// Expect IPv6 pod CIDRs of this prefix length [default: that of most nodes]
-    #[arg(long, value_name = "BITS")]
+    #[arg(long, value_name = "BITS", value_parser = mask_size_of_flag, allow_negative_numbers = true)]
     node_cidr_mask_size_ipv6: Option<u8>,
 
     /// Report pod CIDRs of nodes that overlap this service range; for dual stack one IPv4 and one
@@ -182,6 +182,9 @@ pub(crate) fn run(mut args: AuditArgs, global: &GlobalOptions) -> anyhow::Result
     let push_url = push_url
         .transpose()
         .map_err(|error| UsageError(format!("invalid --metrics-push: {error}")))?;
+    for ranges in args.cluster_cidr.iter().chain(&args.service_cidr) {
+        report::note_host_bits(ranges);
+    }
     let mut flags = ControllerFlags {
         cluster_cidr: args.cluster_cidr.clone(),
         node_cidr_mask_size: args.node_cidr_mask_size,

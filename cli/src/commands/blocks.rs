@@ -9,6 +9,7 @@ use std::{
 use ipnet::IpNet;
 use podplane_api::{Object as _, core::Pod, pod_ips};
 use podplane_client::{Client, ListParams};
+use podplane_cluster::settings::not_found;
 use podplane_proto::ipam::{Block, BlockState, Hold};
 use serde_json::{Value, json};
 
@@ -89,7 +90,12 @@ pub(super) async fn get(
     }
     for name in &missing {
         anstream::eprintln!(
-            "error: there is no block {name:?}, and no block of a node of that name"
+            "error: {}",
+            not_found(
+                "block",
+                name,
+                "`podplane get blocks` shows all, with their nodes"
+            )
         );
     }
     Ok(match missing.is_empty() {

@@ -10,7 +10,10 @@ use podplane_pki::{
 };
 
 use super::duration;
-use crate::output::{self, table::TextTable};
+use crate::{
+    output::{self, table::TextTable},
+    report::UnusableInput,
+};
 
 /// Make a certificate authority, and certificates for the processes, nodes and people of a cluster
 ///
@@ -146,7 +149,8 @@ pub(crate) fn run(args: CertsArgs) -> anyhow::Result<ExitCode> {
             dir,
             terms,
         } => {
-            let dir = PkiDir::open(&dir.dir, owner::AUTHORITY, now)?;
+            let opened = PkiDir::open(&dir.dir, owner::AUTHORITY, now);
+            let dir = opened.map_err(|error| UnusableInput(error.into()))?;
             let owners = [CertificateOwner::Apiserver, CertificateOwner::Admin];
             for owner in owners.iter().chain(&CertificateOwner::PROCESSES) {
                 let name = owner.to_string();

@@ -11,7 +11,8 @@ use super::{BatchOutcome, IN_FLIGHT, NamespaceArgs, api, completion::candidates,
 use crate::{
     global::{GlobalOptions, block_on},
     kind::{KindOperand, ResourceKind, Targets, with_kind},
-    manifest, output,
+    manifest::{self, Manifest},
+    output,
     report::UsageError,
 };
 
@@ -82,13 +83,23 @@ struct DeletionTarget {
 }
 
 pub(crate) fn run(args: DeleteArgs, global: &GlobalOptions) -> anyhow::Result<ExitCode> {
+    let manifests = match args.what {
+        Some(_) => Vec::new(),
+        None => manifest::read(&args.filename)?,
+    };
     block_on(async {
         let client = global.client()?;
-        global.while_running(delete(&client, args)).await
+        global
+            .while_running(delete(&client, args, &manifests))
+            .await
     })
 }
 
-async fn delete(client: &Client, args: DeleteArgs) -> anyhow::Result<ExitCode> {
+async fn delete(
+    client: &Client,
+    args: DeleteArgs,
+    manifests: &[Manifest],
+) -> anyhow::Result<ExitCode> {
     let params = DeleteParams {
         grace_period_seconds: if args.force {
             Some(0)
@@ -97,7 +108,7 @@ async fn delete(client: &Client, args: DeleteArgs) -> anyhow::Result<ExitCode> {
         },
         ..DeleteParams::default()
     };
-    let victims = victims(client, &args).await?;
+    let victims = victims(client, &args, manifests).await?;
     if victims.is_empty() {
         anstream::eprintln!("No resources found");
     }
@@ -134,14 +145,17 @@ async fn delete(client: &Client, args: DeleteArgs) -> anyhow::Result<ExitCode> {
     Ok(outcome.exit_code())
 }
 
-async fn victims(client: &Client, args: &DeleteArgs) -> anyhow::Result<Vec<DeletionTarget>> {
+async fn victims(
+    client: &Client,
+    args: &DeleteArgs,
+    manifests: &[Manifest],
+) -> anyhow::Result<Vec<DeletionTarget>> {
     let namespace = args.namespace.namespace.as_str();
     let victim = |kind: ResourceKind, namespace: &str, name: &str| DeletionTarget {
         kind,
         key: ObjectKey::new(if kind.is_namespaced() { namespace } else { "" }, name),
     };
     let Some(what) = args.what.clone() else {
-        let manifests = manifest::read(&args.filename)?;
         let each = manifests.iter().map(|manifest| {
             victim(
                 manifest.kind,

@@ -117,7 +117,7 @@ async fn names(
 
 fn not_described(kind: ResourceKind) -> UsageError {
     UsageError(format!(
-        "describe supports only nodes and pods: for a {kind} use `podplane get {kind} NAME -o yaml`"
+        "describe shows nodes and pods: `podplane get {kind} NAME -o yaml` prints an object of another kind"
     ))
 }
 

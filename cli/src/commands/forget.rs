@@ -8,6 +8,7 @@ use std::{
 use jiff::{SignedDuration, Timestamp};
 use podplane_api::coordination::Lease;
 use podplane_client::{ApiError, Client};
+use podplane_cluster::settings::not_found;
 use podplane_kubelet::{NodeName, kubelet::lease};
 use podplane_proto::ipam::{Block, BlockUpdate, HoldChange, block_update, hold_change::Action};
 
@@ -50,7 +51,11 @@ async fn forget(args: &ForgetArgs, client: &Client) -> anyhow::Result<ExitCode> 
     let held: Vec<_> = listed.blocks.into_iter().filter(is_held).collect();
     anyhow::ensure!(
         !held.is_empty(),
-        "no block of a node {name} is held; `podplane get blocks` shows those that are"
+        not_found(
+            "held block of node",
+            name,
+            "`podplane get blocks` shows the blocks that are held"
+        )
     );
     let heartbeat = Heartbeat::read(client, name).await?;
     if let Some(age) = heartbeat

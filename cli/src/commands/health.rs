@@ -4,6 +4,7 @@ use std::{process::ExitCode, time::Duration};
 
 use anyhow::Context as _;
 use podplane_client::{Endpoint, endpoint};
+use podplane_cluster::settings::not_found;
 use tonic::{Code, Request};
 use tonic_health::pb::{
     HealthCheckRequest, health_check_response::ServingStatus, health_client::HealthClient,
@@ -75,15 +76,27 @@ async fn ask(address: &Endpoint, args: &HealthArgs) -> anyhow::Result<&'static s
     // timer here.
     let answer = tokio::time::timeout(args.timeout, health.check(request))
         .await
-        .with_context(|| format!("{address} does not answer within {:?}", args.timeout))?;
+        .with_context(|| {
+            format!(
+                "the server at {address} does not answer within {:?}",
+                args.timeout
+            )
+        })?;
     let status = match answer {
         Ok(answer) => answer.into_inner().status(),
         Err(error) if error.code() == Code::NotFound => {
-            anyhow::bail!("{address} has no service {:?}", args.service)
+            anyhow::bail!(not_found(
+                "service",
+                &args.service,
+                &format!("the server at {address} has no health of that name")
+            ))
         }
         Err(error) if error.code() == Code::Unavailable => {
             let error = anyhow::Error::from(error);
-            anyhow::bail!("{address} does not answer: {}", error.root_cause());
+            anyhow::bail!(
+                "the server at {address} does not answer: {}",
+                error.root_cause()
+            );
         }
         Err(error) => {
             anyhow::bail!(
@@ -94,7 +107,7 @@ async fn ask(address: &Endpoint, args: &HealthArgs) -> anyhow::Result<&'static s
     };
     anyhow::ensure!(
         status == ServingStatus::Serving,
-        "{address} says {}",
+        "the server at {address} says {}",
         status.as_str_name()
     );
     Ok(status.as_str_name())

@@ -11,6 +11,7 @@ use jiff::{SignedDuration, Timestamp};
 use podplane_ipam::{
     RangeFlags, ServiceRanges, cidr_of_flag, cidrs_of_flag,
     figures::{MAX_JSON_INTEGER, readable},
+    mask_size_of_flag,
     net::Family,
     planning::{
         Alternative, DEFAULT_MAX_PODS, Growth, Limit, MOST_YEARS, Period, Plan, Question,
@@ -59,15 +60,15 @@ pub(crate) struct PlanArgs {
 
     /// Assign pod CIDRs of this prefix length in a single-stack cluster [default: 24 for IPv4, 64
     /// for IPv6]
-    #[arg(long, value_name = "BITS", value_parser = mask_size, allow_negative_numbers = true)]
+    #[arg(long, value_name = "BITS", value_parser = mask_size_of_flag, allow_negative_numbers = true)]
     node_cidr_mask_size: Option<u8>,
 
     /// Assign IPv4 pod CIDRs of this prefix length [default: 24]
-    #[arg(long, value_name = "BITS", value_parser = mask_size, allow_negative_numbers = true)]
+    #[arg(long, value_name = "BITS", value_parser = mask_size_of_flag, allow_negative_numbers = true)]
     node_cidr_mask_size_ipv4: Option<u8>,
 
     /// Assign IPv6 pod CIDRs of this prefix length [default: 64]
-    #[arg(long, value_name = "BITS", value_parser = mask_size, allow_negative_numbers = true)]
+    #[arg(long, value_name = "BITS", value_parser = mask_size_of_flag, allow_negative_numbers = true)]
     node_cidr_mask_size_ipv6: Option<u8>,
 
     /// Reserve this range for services: no node is assigned a pod CIDR that overlaps it; for dual
@@ -157,12 +158,6 @@ fn horizon(text: &str) -> Result<f64, String> {
 fn number(text: &str) -> Result<u64, String> {
     let number = text.parse();
     number.map_err(|_| "want a whole number of at least 0".into())
-}
-
-fn mask_size(text: &str) -> Result<u8, String> {
-    let bits = text.parse().ok();
-    bits.filter(|bits| *bits <= Family::V6.bits())
-        .ok_or_else(|| "want a prefix length: 0 to 32 for IPv4, 0 to 128 for IPv6".into())
 }
 
 impl PlanArgs {

@@ -17,7 +17,7 @@ use podplane_cni::{runtime, skel};
 use podplane_cni_plugins::PLUGINS;
 use tempfile::NamedTempFile;
 
-use crate::output;
+use crate::output::{self, page};
 
 /// The time that an existing program in a plugin's place has to identify itself.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -82,7 +82,7 @@ struct PluginInstall {
 }
 
 fn install(from: &Path, dir: &Path, force: bool) -> anyhow::Result<()> {
-    fs::create_dir_all(dir).with_context(|| format!("failed to make {}", dir.display()))?;
+    page::make_dir(dir)?;
     let steps = PLUGINS.map(|name| step(name, from, dir));
     let steps: Vec<_> = steps.into_iter().collect::<anyhow::Result<_>>()?;
     refuse_foreign(&steps, force)?;

@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 
 use anyhow::Context as _;
-use podplane_cluster::{data_dir::DataDir, fabric};
+use podplane_cluster::{data_dir::DataDir, fabric, settings::node_not_found};
 use podplane_kubelet::{NodeDir, cri::bridges::Bridge};
 use podplane_netlink::Netlink;
 
@@ -30,7 +30,7 @@ pub(crate) fn run(args: &ResetBridgeArgs, dir: &DataDir) -> anyhow::Result<ExitC
     let ResetBridgeArgs { name, force } = args;
     pods::enter_cluster(dir)?;
     let sandboxes = pods::sandboxes(dir, name)?;
-    let sandboxes = sandboxes.with_context(|| format!("the cluster runs no node {name}"))?;
+    let sandboxes = sandboxes.with_context(|| node_not_found(name))?;
     let netns = fabric::node_netns(&dir.run(), name);
     anyhow::ensure!(
         netns.exists(),

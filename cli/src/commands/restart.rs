@@ -12,7 +12,7 @@ use crate::{
     global::{GlobalOptions, block_on},
     output,
     pods::running,
-    report::UsageError,
+    report::{self, UsageError},
     services::ServiceFlags,
 };
 
@@ -83,6 +83,9 @@ pub(crate) fn run(args: RestartArgs, global: &GlobalOptions) -> anyhow::Result<E
         pod_ip_resource,
         extra_config,
     } = args.flags;
+    for ranges in cluster_cidr.iter().chain(&service_cluster_ip_range) {
+        report::note_host_bits(ranges);
+    }
     let extra_config = args.service_flags.before(extra_config);
     let request = RestartRequest {
         services: args.services,

@@ -4,7 +4,9 @@ use std::{process::ExitCode, time::Duration};
 
 use anyhow::Context as _;
 use clap::ValueEnum;
-use podplane_cluster::{data_dir::DataDir, launch, processes::cri_endpoint};
+use podplane_cluster::{
+    data_dir::DataDir, launch, processes::cri_endpoint, settings::service_not_found,
+};
 use podplane_proto::cluster::{GetStatusResponse, ServiceStatus};
 use serde_json::json;
 
@@ -115,13 +117,7 @@ fn addresses(
                 .clone()
                 .find(|service| service.name.starts_with(name))
         });
-    let found = found.with_context(|| {
-        let names: Vec<_> = services.map(|service| service.name.as_str()).collect();
-        format!(
-            "there is no service {name:?}; there are supervisor, {}",
-            names.join(", ")
-        )
-    })?;
+    let found = found.with_context(|| service_not_found(name))?;
     let socket = match found.address.strip_prefix("unix:") {
         Some(path) => path.to_owned(),
         None => dir.socket(&found.name).display().to_string(),

@@ -344,7 +344,8 @@ fn restore(
     let progress = progress("reading the backup");
     progress.bytes("checking the backup", total);
     let mut backup = BufReader::new(progress.counted(backup));
-    verify_backup(&mut backup).with_context(name)?;
+    let verified = verify_backup(&mut backup).with_context(read);
+    verified.map_err(UnusableInput)?;
     backup.rewind().with_context(name)?;
     progress.bytes("restoring", total);
     restore_from(dir, backup, global, etcd, &progress).with_context(name)

@@ -113,6 +113,7 @@ pub(crate) fn run(args: TestArgs) -> anyhow::Result<ExitCode> {
         return Ok(ExitCode::SUCCESS);
     }
     page::check(args.junit.iter().chain(&args.html))?;
+    args.output.as_deref().map_or(Ok(()), page::make_dir)?;
     let processors = std::thread::available_parallelism().unwrap_or(NonZeroUsize::MIN);
     let options = SuiteOptions {
         program: std::env::current_exe().context("failed to find the program's own file")?,

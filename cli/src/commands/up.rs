@@ -32,6 +32,7 @@ use crate::{
     manifest::{self, Manifest},
     output,
     ready::{ClusterStart, ReadinessGoal, listed},
+    report::UnusableInput,
     services::{self, OwnServices, ServiceFlags},
 };
 
@@ -196,7 +197,7 @@ pub(crate) fn run(args: UpArgs, global: &GlobalOptions) -> anyhow::Result<ExitCo
     } else {
         manifest::read(&args.filename)?
     };
-    dir.prepare()?;
+    dir.prepare().map_err(UnusableInput)?;
     let able = able_nodes(&settings, &ranges);
     block_on(up(&args, &dir, settings, &manifests, able))
 }

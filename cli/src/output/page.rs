@@ -43,6 +43,11 @@ pub(crate) fn check_replaceable(file: &Path) -> anyhow::Result<()> {
     Ok(())
 }
 
+/// Makes a directory for files, before the work that they are about.
+pub(crate) fn make_dir(dir: &Path) -> anyhow::Result<()> {
+    Ok(fs::create_dir_all(dir).map_err(|error| not_writable(dir, &error))?)
+}
+
 /// The error of a command line that names a file which cannot be written.
 pub(crate) fn not_writable(file: &Path, error: &io::Error) -> UsageError {
     UsageError(format!("failed to write {}: {error}", file.display()))

@@ -15,8 +15,8 @@ use crate::dump::Dump;
 #[derive(Debug, thiserror::Error)]
 pub enum InputError {
     /// It ended early, its compression is corrupt, or the disk failed.
-    #[error("failed to read it")]
-    Read(#[source] io::Error),
+    #[error(transparent)]
+    Read(io::Error),
     /// It begins like JSON, but is not.
     #[error("invalid JSON from byte {at} on: {problem}")]
     Json {

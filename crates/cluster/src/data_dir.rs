@@ -120,7 +120,7 @@ impl DataDir {
     /// Prepares the directory: private, of this format, and with a path short enough for sockets in
     /// it.
     pub fn prepare(&self) -> anyhow::Result<()> {
-        let name_it = || format!("prepare the data directory {}", self.0.display());
+        let name_it = || format!("failed to prepare the data directory {}", self.0.display());
         let longest = self.0.as_os_str().len() + LONGEST_SOCKET;
         anyhow::ensure!(
             longest <= MAX_SOCKET_PATH,

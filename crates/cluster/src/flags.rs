@@ -9,7 +9,7 @@ use std::{
 
 use anyhow::Context as _;
 use podplane_api::{node::NetworkBackend, pod_ips::PodIpResource};
-use podplane_ipam::{AllocatorType, Compat, IpPolicy, cidrs_of_flag};
+use podplane_ipam::{AllocatorType, Compat, IpPolicy, cidrs_of_flag, mask_size_of_flag};
 use podplane_service_runtime::{server::Listen, trace::TraceConfig};
 
 use crate::{
@@ -127,7 +127,9 @@ pub struct ChangeableFlags {
         help_heading = "Address options",
         long,
         env = "PODPLANE_NODE_CIDR_MASK_SIZE",
-        value_name = "BITS"
+        value_name = "BITS",
+        value_parser = mask_size_of_flag,
+        allow_negative_numbers = true
     )]
     pub node_cidr_mask_size: Option<u8>,
 
@@ -137,7 +139,9 @@ pub struct ChangeableFlags {
         hide_short_help = true,
         long,
         env = "PODPLANE_NODE_CIDR_MASK_SIZE_IPV4",
-        value_name = "BITS"
+        value_name = "BITS",
+        value_parser = mask_size_of_flag,
+        allow_negative_numbers = true
     )]
     pub node_cidr_mask_size_ipv4: Option<u8>,
 
@@ -147,7 +151,9 @@ pub struct ChangeableFlags {
         hide_short_help = true,
         long,
         env = "PODPLANE_NODE_CIDR_MASK_SIZE_IPV6",
-        value_name = "BITS"
+        value_name = "BITS",
+        value_parser = mask_size_of_flag,
+        allow_negative_numbers = true
     )]
     pub node_cidr_mask_size_ipv6: Option<u8>,
 

@@ -31,7 +31,7 @@ use crate::{
     processes::{self, CommandLines, ServedNodes},
     service::{Service, ServiceSpec, ServiceState},
     services::{CLIENTS, ServiceCatalog},
-    settings::{MAX_KERNEL_NODES, Network, Settings},
+    settings::{MAX_KERNEL_NODES, Network, Settings, node_not_found},
     supervisor::progress,
 };
 
@@ -326,7 +326,7 @@ impl ClusterInstance {
         let names: BTreeSet<_> = names.iter().map(ToString::to_string).collect();
         if let Some(name) = names.iter().find(|name| self.record.has(name)) {
             return Err(Status::already_exists(format!(
-                "node {name} is already there"
+                "node `{name}` already exists"
             )));
         }
         let ledger = match network {
@@ -548,7 +548,7 @@ impl ClusterInstance {
         let mut nodes = self.record.nodes.iter();
         nodes
             .find(|node| node.name == name)
-            .ok_or_else(|| Status::not_found(format!("the cluster runs no node {name}")))
+            .ok_or_else(|| Status::not_found(node_not_found(name)))
     }
 
     async fn make_fabric(&mut self) -> anyhow::Result<()> {

@@ -180,6 +180,33 @@ impl Default for Settings {
 #[error("{0}")]
 pub struct UsageError(pub String);
 
+/// The text about a node, a service or a block that does not exist, with the `remedy`. Objects of
+/// the API server have its own text, as kubectl prints it.
+#[must_use]
+pub fn not_found(what: &str, name: &str, remedy: &str) -> String {
+    format!("{what} `{name}` not found: {remedy}")
+}
+
+/// The text about a node that the cluster does not run.
+#[must_use]
+pub fn node_not_found(name: &str) -> String {
+    not_found(
+        "node",
+        name,
+        "`podplane status` shows the nodes of the cluster",
+    )
+}
+
+/// The text about a service that the cluster does not have.
+#[must_use]
+pub fn service_not_found(name: &str) -> String {
+    not_found(
+        "service",
+        name,
+        "`podplane status` shows the services of the cluster",
+    )
+}
+
 /// A flag that differs from the running cluster.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FlagDifference {

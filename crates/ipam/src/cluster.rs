@@ -210,6 +210,15 @@ pub enum Notice {
     },
 }
 
+impl Notice {
+    /// The ranges of a flag, separated by commas, that have host bits. What is not a range is left
+    /// out.
+    pub fn of_host_bits(list: &str) -> impl Iterator<Item = Self> {
+        let ranges = list.split(',').filter_map(|text| parse_cidr(text).ok());
+        ranges.filter_map(|range| not_canonical(&range))
+    }
+}
+
 impl fmt::Display for Notice {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

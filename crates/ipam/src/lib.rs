@@ -40,7 +40,7 @@ pub use compat::{Compat, Generation};
 pub use free::FreeBlocks;
 pub use ip_policy::IpPolicy;
 pub use nearest::nearest_free;
-pub use net::{Family, InvalidCidr, cidr_of_flag, cidrs_of_flag, parse_cidr};
+pub use net::{Family, InvalidCidr, cidr_of_flag, cidrs_of_flag, mask_size_of_flag, parse_cidr};
 pub use number_set::{BandedRange, NumberSet};
 pub use pool::AddressRange;
 pub use runs::free_runs;

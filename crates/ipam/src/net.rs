@@ -110,6 +110,17 @@ pub fn cidrs_of_flag(text: &str) -> Result<String, String> {
     }
 }
 
+/// Parses the prefix length of a flag. Whether it suits a range is known with that range.
+///
+/// # Errors
+///
+/// A text for people.
+pub fn mask_size_of_flag(text: &str) -> Result<u8, String> {
+    let bits = text.parse().ok();
+    bits.filter(|bits| *bits <= Family::V6.bits())
+        .ok_or_else(|| "want a prefix length: 0 to 32 for IPv4, 0 to 128 for IPv6".into())
+}
+
 pub(crate) const NOT_A_CIDR: &str = "not a CIDR such as 10.244.0.0/16";
 
 fn without_leading_zeros(dotted: &str) -> String {

@@ -10,7 +10,6 @@ use anstyle::{AnsiColor, Style};
 use indicatif::{MultiProgress, ProgressBar};
 use podplane_api::printable;
 use podplane_progress::animate;
-use serde_json::Value;
 
 use crate::{
     format::plain,
@@ -143,7 +142,7 @@ impl Console {
         match outcome {
             RunOutcome::Failed(failure) => {
                 text.push('\n');
-                text.push_str(&indent(&described(report, failure, ObjectForm::Fields)));
+                text.push_str(&indent(&described(report, failure)));
             }
             RunOutcome::Broken(why) => {
                 text.push('\n');
@@ -252,55 +251,24 @@ fn reason(report: &RunReport, failure: &RunFailure) -> String {
     format!("{file}:{at}: step {step}, {title}: {why}")
 }
 
-/// The most characters of a field of an object on a terminal.
-const FIELD: usize = 100;
-
-/// The form of objects in a description of a failure.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum ObjectForm {
-    /// A line for each field, with the begin of long ones.
-    Fields,
-    /// JSON.
-    Whole,
+/// Describes a failure, for people.
+pub(crate) fn described(report: &RunReport, failure: &RunFailure) -> String {
+    let mut text = reason(report, failure);
+    if failure.findings.objects().next().is_some() {
+        text.push_str("\n  --html FILE has the whole objects");
+    }
+    format!("{text}\n{}", last_events(failure))
 }
 
-/// Describes a failure, for people and for JUnit.
-pub(crate) fn described(report: &RunReport, failure: &RunFailure, form: ObjectForm) -> String {
+/// Describes a failure, with the objects that tell the reason.
+pub(crate) fn described_with_objects(report: &RunReport, failure: &RunFailure) -> String {
     let mut text = reason(report, failure);
     for SeenObject { about, value } in failure.findings.objects() {
-        let lines = match form {
-            ObjectForm::Fields => fields(value),
-            ObjectForm::Whole => format!("{value:#}").lines().map(str::to_owned).collect(),
-        };
-        let lines = lines.iter().map(|line| format!("\n    {line}"));
+        let value = format!("{value:#}");
+        let lines = value.lines().map(|line| format!("\n    {line}"));
         text = format!("{text}\n  {about}:{}", lines.collect::<String>());
     }
-    text.push('\n');
-    text.push_str(&last_events(failure));
-    text
-}
-
-/// The fields of an object's parts, a line each.
-fn fields(object: &Value) -> Vec<String> {
-    let Value::Object(parts) = object else {
-        return vec![cut(object.to_string())];
-    };
-    let of_part = |(part, value): (&String, &Value)| match value {
-        Value::Object(fields) => {
-            let fields = fields.iter();
-            let fields = fields.map(|(name, value)| cut(format!("{part}.{name}: {value}")));
-            fields.collect()
-        }
-        value => vec![cut(format!("{part}: {value}"))],
-    };
-    parts.iter().flat_map(of_part).collect()
-}
-
-fn cut(line: String) -> String {
-    match line.char_indices().nth(FIELD) {
-        Some((end, _)) => format!("{}… (--html FILE has all)", &line[..end]),
-        None => line,
-    }
+    format!("{text}\n{}", last_events(failure))
 }
 
 /// The events before a failure, a line each.

@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, time::Duration};
 use quick_junit::{NonSuccessKind, SerializeError, TestCase, TestCaseStatus, TestSuite};
 
 use crate::{
-    console::{ObjectForm, described, seconds},
+    console::{described_with_objects, seconds},
     runner::{RunOutcome, RunReport},
 };
 
@@ -38,7 +38,7 @@ fn case(report: &RunReport) -> TestCase {
             let mut status = TestCaseStatus::non_success(NonSuccessKind::Failure);
             status.set_message(format!("step {}, {}", failure.step, failure.title));
             status.set_type("expectation");
-            status.set_description(described(report, failure, ObjectForm::Whole));
+            status.set_description(described_with_objects(report, failure));
             status
         }
         RunOutcome::Broken(why) => {

@@ -11,6 +11,7 @@
 mod act;
 mod check;
 mod command;
+mod compared;
 mod console;
 mod document;
 mod fields;
@@ -36,5 +37,5 @@ mod traces;
 pub use html::HtmlOptions;
 pub use load::{Catalog, Values, load};
 pub use plan::{Parameter, PlannedCase};
-pub use problem::{Position, Problem};
+pub use problem::{Position, Problem, suggestion};
 pub use suite::{SuiteOptions, SuiteVerdict, run};

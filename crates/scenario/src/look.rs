@@ -18,7 +18,16 @@ use crate::{
 /// The number of objects that a report names.
 const NAMED: usize = 8;
 /// The most characters of a value in a line of a report.
-const SHOWN: usize = 120;
+const SHOWN: usize = 100;
+
+/// A value in a line of a report: its begin, if it is long.
+pub(crate) fn shown(value: &Value) -> String {
+    let text = value.to_string();
+    match text.char_indices().nth(SHOWN) {
+        Some((end, _)) => format!("{}…", &text[..end]),
+        None => text,
+    }
+}
 
 /// An expectation with what the last look has seen.
 #[derive(Clone, Debug)]
@@ -267,7 +276,7 @@ fn of_object(object: &ObjectRef, look: &Look, found: Option<&Value>) -> LookResu
         (Look::Exists(true), None) => Err((format!("{object} to exist"), gone()).into()),
         (Look::Exists(false), Some(found)) => Err(StateDifference {
             expected: format!("no {object}"),
-            was: "there is one".into(),
+            was: with_lines("there is one".into(), &state(found)),
             objects: vec![SeenObject::state_of(object.to_string(), found)],
         }),
         (Look::Cel(_), None) => Err(("true".to_owned(), gone()).into()),
@@ -275,7 +284,7 @@ fn of_object(object: &ObjectRef, look: &Look, found: Option<&Value>) -> LookResu
             Ok(()) => Ok("true".into()),
             Err(was) => Err(StateDifference {
                 expected: "true".into(),
-                was,
+                was: with_lines(was, &differences(cel, found)),
                 objects: vec![SeenObject::state_of(object.to_string(), found)],
             }),
         },
@@ -292,7 +301,7 @@ fn of_object(object: &ObjectRef, look: &Look, found: Option<&Value>) -> LookResu
             Err(match value {
                 Some(value) if was.chars().count() > SHOWN => StateDifference {
                     expected: rule.describe(),
-                    was: "another value".into(),
+                    was: shown(&value),
                     objects: vec![SeenObject {
                         about: text.to_string(),
                         value,
@@ -338,23 +347,63 @@ fn of_count(
         return Ok(Ok(was));
     }
     let mut objects = Vec::new();
+    let mut hint = |about: String, object: &Value, lines: &[String]| {
+        if !lines.is_empty() {
+            was = with_lines(format!("{was}\n  {about}:"), &indented(lines));
+        }
+        objects.push(SeenObject::state_of(about, object));
+    };
     let most = numbers.equals.or(numbers.at_most);
     let one = counted.first();
     if let Some(one) = one.filter(|_| most.is_some_and(|most| whole(counted.len()) > most)) {
-        let about = format!("counted: {}", name(one));
-        objects.push(SeenObject::state_of(about, one));
+        hint(format!("counted: {}", name(one)), one, &state(one));
     }
     // An object that was not counted is a hint at the reason, as one of too many is.
     let other = others.first().filter(|_| numbers.at_most.is_none());
     if let Some(other) = other {
-        let about = format!("not counted: {}", name(other));
-        objects.push(SeenObject::state_of(about, other));
+        let lines = filter.map_or_else(|| state(other), |filter| differences(filter, other));
+        hint(format!("not counted: {}", name(other)), other, &lines);
     }
     Ok(Err(StateDifference {
         expected: numbers.describe(),
         was,
         objects,
     }))
+}
+
+/// The fields that the expression compares, or those of any object if it compares none.
+fn differences(cel: &Cel, object: &Value) -> Vec<String> {
+    match cel.differences(object) {
+        none if none.is_empty() => state(object),
+        lines => lines,
+    }
+}
+
+/// The fields that tell the state of any object, a line each.
+fn state(object: &Value) -> Vec<String> {
+    let fields = [
+        "/metadata/deletionTimestamp",
+        "/metadata/finalizers",
+        "/spec/nodeName",
+        "/status/phase",
+        "/status/reason",
+    ];
+    let line = |pointer: &str| {
+        let path = pointer.trim_start_matches('/').replace('/', ".");
+        Some(format!("{path}: was {}", shown(object.pointer(pointer)?)))
+    };
+    fields.into_iter().filter_map(line).collect()
+}
+
+/// The text with lines below it.
+fn with_lines(text: String, lines: &[String]) -> String {
+    lines
+        .iter()
+        .fold(text, |text, line| format!("{text}\n  {line}"))
+}
+
+fn indented(lines: &[String]) -> Vec<String> {
+    lines.iter().map(|line| format!("  {line}")).collect()
 }
 
 /// The events that an expectation is about.
@@ -637,6 +686,19 @@ mod tests {
         count("object.spec.priority > 3").unwrap().unwrap();
         let unmet = count("object.spec.priority == 3").unwrap().unwrap_err();
         assert_eq!(unmet.was, "1: a (of 1 pods)");
+        let unmet = of_count(
+            "pods",
+            Some(&Cel::parse("object.spec.priority == 4").unwrap()),
+            NumberRule {
+                equals: Some(1.0),
+                ..NumberRule::default()
+            },
+            &pods,
+        );
+        assert_eq!(
+            unmet.unwrap().unwrap_err().was,
+            "0 (of 1 pods)\n  not counted: a:\n    spec.priority: expected 4, was 3"
+        );
         let [one] = unmet.objects.as_slice() else {
             panic!("{unmet:?}")
         };

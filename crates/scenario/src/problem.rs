@@ -39,7 +39,7 @@ impl fmt::Display for Problem {
 }
 
 /// Returns `; did you mean X?` for the nearest of `known`, or nothing if none is near.
-pub(crate) fn suggestion<'a>(word: &str, known: impl IntoIterator<Item = &'a str>) -> String {
+pub fn suggestion<'a>(word: &str, known: impl IntoIterator<Item = &'a str>) -> String {
     let near = |name: &&str| {
         let (name, word) = (name.to_lowercase(), word.to_lowercase());
         strsim::damerau_levenshtein(&name, &word) <= (word.len() / 3).max(1)

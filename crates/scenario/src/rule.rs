@@ -13,6 +13,7 @@ use serde_json_path::JsonPath;
 use podplane_api::schema::Type;
 
 use crate::{
+    compared::differences,
     fields::{StrayField, stray},
     format::{Text, TextRules},
 };
@@ -121,6 +122,12 @@ impl Cel {
     /// makes it false.
     pub(crate) fn holds(&self, object: &Value) -> Result<(), String> {
         self.judge(object).unwrap_or_else(Err)
+    }
+
+    /// The fields that the expression compares, with their values in an object for which it is not
+    /// as wanted; a line each.
+    pub(crate) fn differences(&self, object: &Value) -> Vec<String> {
+        differences(self.0.expression(), object)
     }
 
     /// Returns true if the expression is true for the object.

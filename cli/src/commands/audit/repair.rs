@@ -24,7 +24,7 @@ pub(super) fn check(dir: &Path) -> anyhow::Result<()> {
 
 /// Writes the files, which are the runbook and manifests, and says so.
 pub(super) fn write(dir: &Path, files: &[(String, String)]) -> anyhow::Result<()> {
-    fs::create_dir_all(dir).with_context(|| format!("failed to create {}", dir.display()))?;
+    page::make_dir(dir)?;
     for (name, text) in files {
         let path = dir.join(name);
         fs::write(&path, text).with_context(|| format!("failed to write {}", path.display()))?;

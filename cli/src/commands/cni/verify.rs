@@ -353,7 +353,7 @@ fn selection(args: &VerifyArgs) -> anyhow::Result<Vec<CheckInfo>> {
 
 fn program(path: &Path) -> anyhow::Result<PathBuf> {
     let found =
-        fs::canonicalize(path).with_context(|| format!("failed to find {}", path.display()))?;
+        fs::canonicalize(path).with_context(|| format!("failed to read {}", path.display()))?;
     if !found.is_file() {
         return Err(UsageError(format!(
             "invalid plugin {}: must be a program",
@@ -362,7 +362,7 @@ fn program(path: &Path) -> anyhow::Result<PathBuf> {
         .into());
     }
     // The path as given, without following links: a program may depend on its own name.
-    std::path::absolute(path).with_context(|| format!("failed to find {}", path.display()))
+    std::path::absolute(path).with_context(|| format!("failed to read {}", path.display()))
 }
 
 fn template(args: &VerifyArgs, plugin: &Path) -> anyhow::Result<Template> {

@@ -15,7 +15,7 @@ use podplane_map::{Network, NetworkRole, SpaceParts};
 use crate::{
     any_cluster::{ANY_CLUSTER, AnyClusterFlags},
     global::GlobalOptions,
-    report::UsageError,
+    report::{self, UsageError},
 };
 
 /// The flags that name the source of a map.
@@ -46,7 +46,7 @@ pub(crate) struct SourceArgs {
 
     /// Show this range as the network of pods; for dual stack one IPv4 and one IPv6 range [default:
     /// that of the cluster's flags and objects, else the smallest range around all blocks]
-    #[arg(long, value_name = "CIDR[,CIDR]", value_delimiter = ',', value_parser = range)]
+    #[arg(long, value_name = "CIDR[,CIDR]", value_delimiter = ',', value_parser = cidr_of_flag)]
     cluster_cidr: Vec<IpNet>,
 
     /// Show this service range; for dual stack one IPv4 and one IPv6 range [default: that of the
@@ -56,7 +56,7 @@ pub(crate) struct SourceArgs {
         visible_alias = "service-cluster-ip-range",
         value_name = "CIDR[,CIDR]",
         value_delimiter = ',',
-        value_parser = range
+        value_parser = cidr_of_flag
     )]
     service_cidr: Vec<IpNet>,
 }
@@ -77,14 +77,6 @@ fn seconds(text: &str) -> Result<f64, String> {
     match text.parse::<f64>() {
         Ok(seconds) if seconds.is_finite() && seconds >= 0.0 => Ok(seconds),
         _ => Err("want a number of seconds from 0, such as 12.5".into()),
-    }
-}
-
-fn range(text: &str) -> Result<IpNet, String> {
-    let net = cidr_of_flag(text)?;
-    match net.trunc() {
-        canonical if canonical == net => Ok(net),
-        canonical => Err(format!("it has host bits; did you mean {canonical}?")),
     }
 }
 
@@ -153,8 +145,8 @@ impl MapSource {
             None => SourceKind::Server(Box::new(global.clone())),
         };
         let ranges = StatedRanges {
-            pods: args.cluster_cidr.clone(),
-            services: args.service_cidr.clone(),
+            pods: without_host_bits(&args.cluster_cidr),
+            services: without_host_bits(&args.service_cidr),
         };
         Self { kind, ranges }
     }
@@ -201,6 +193,14 @@ impl MapSource {
     }
 }
 
+/// The ranges of a flag without host bits, with a note for each that has some.
+fn without_host_bits(ranges: &[IpNet]) -> Vec<IpNet> {
+    for range in ranges {
+        report::note_host_bits(&range.to_string());
+    }
+    ranges.iter().map(IpNet::trunc).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -215,7 +215,6 @@ mod tests {
             ("test --recording a --at nan", "want a number of seconds"),
             ("test --from a --kubeconfig b", "cannot be used with"),
             ("test --from a --recording b", "cannot be used with"),
-            ("test --cluster-cidr 10.0.0.1/8", "did you mean 10.0.0.0/8?"),
             ("test --service-cidr 10.0.0.0", "not a CIDR"),
         ] {
             let parsed = parse_args::<SourceArgs>(line.split(' '));

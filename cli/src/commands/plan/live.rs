@@ -22,13 +22,16 @@ use super::{PlanArgs, PlanFormat, integer};
 use crate::{
     commands::audit::source::{from_any_cluster, from_file},
     output::{self, sheet::Sheet},
-    report::{UnusableInput, UsageError},
+    report::{self, UnusableInput, UsageError},
 };
 
 /// The reason to keep the mask.
 const KEEP_THE_MASK: &str = "keep the mask of this live cluster: after a change of it, Kubernetes' allocator gives blocks twice (docs/cidr-change.md)";
 
 pub(super) fn run(args: &PlanArgs) -> anyhow::Result<ExitCode> {
+    for ranges in args.cluster_cidr.iter().chain([&args.service_cidr]) {
+        report::note_host_bits(ranges);
+    }
     let mut flags = ControllerFlags {
         cluster_cidr: args.cluster_cidr.clone(),
         node_cidr_mask_size: args.node_cidr_mask_size,

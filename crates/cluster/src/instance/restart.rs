@@ -7,7 +7,7 @@ use super::{ClusterInstance, NodeGroup, internal};
 use crate::{
     flags::UpFlags,
     service::{ListenAddress, Service, ServiceSpec, without_scheme},
-    settings::{Settings, UsageError},
+    settings::{Settings, UsageError, service_not_found},
 };
 
 /// The position of a service in a [`ClusterInstance`].
@@ -28,9 +28,7 @@ impl ClusterInstance {
     ) -> Result<Vec<String>, Status> {
         let known = |name: &&String| self.services().any(|service| service.spec().is(name));
         if let Some(name) = names.iter().find(|name| !known(name)) {
-            return Err(Status::not_found(format!(
-                "the cluster has no service {name}; `podplane status` shows those that it has"
-            )));
+            return Err(Status::not_found(service_not_found(name)));
         }
         let backend = flags.changeable.node_network_backend;
         let of_nodes = match backend {

@@ -137,7 +137,9 @@ pub fn read_through<R: Read>(path: &Path, through: impl FnOnce(File) -> R) -> Re
     }
     match (recording.steps.is_empty(), recording.damage.first()) {
         (false, _) => Ok(recording),
-        (true, Some(first)) => Err(refused(format!("it is none of `podplane test`: {first}"))),
+        (true, Some(first)) => Err(refused(format!(
+            "not a recording of `podplane test`: {first}"
+        ))),
         (true, None) => Err(refused("it has no entries".to_owned())),
     }
 }
