@@ -78,6 +78,8 @@ export class AddressMap {
       this.#canvas,
       this.#description,
     );
+    // Until it is drawn, and its network is known.
+    this.#canvas.setAttribute('aria-label', `Map ${options.prefix ?? options.network ?? ''}`.trim());
     if (options.isSmall) this.#canvas.setAttribute('role', 'img');
     else this.#interactive(id);
     const { end } = context;

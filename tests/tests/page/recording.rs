@@ -315,19 +315,22 @@ async fn marks_stay_within_their_cells(tab: &Tab, listener: &PageListener, at: f
     tab.open(&listener.view(&view)).await?;
     tab.until_text(".crumbs [aria-current]", prefix).await;
     tab.until_text(".legend", "duplicate").await;
-    // The places of cells with a pixel of the marks' colour; the border of the block is around all.
+    // The states of the cells that have a pixel of the marks' colour, but for those at the border of
+    // the block.
     let marked = "(async () => {
         const path = '/summary/v1alpha1/map?prefix=PREFIX&at=AT';
         const { view } = await (await fetch(path)).json();
         const canvas = document.querySelector('.map canvas');
         const size = canvas.width / view.width;
-        const context = canvas.getContext('2d');
-        const colour = getComputedStyle(canvas).getPropertyValue('--mark').trim();
+        const context = new OffscreenCanvas(canvas.width, canvas.height)
+            .getContext('2d', { willReadFrequently: true });
+        context.drawImage(canvas, 0, 0);
+        const colour = getComputedStyle(canvas).getPropertyValue('--mark');
+        const mark = colour.match(/[0-9a-f]{2}/g).map((part) => parseInt(part, 16));
         const isMarked = ({ x, y }) => {
             const { data } = context.getImageData(x * size, y * size, size, size);
             for (let at = 0; at < data.length; at += 4) {
-                const [red, green, blue] = data.slice(at, at + 3);
-                if ('#' + [red, green, blue].map((one) => one.toString(16).padStart(2, '0')).join('') === colour) return true;
+                if (mark.every((part, index) => data[at + index] === part)) return true;
             }
             return false;
         };
@@ -335,8 +338,8 @@ async fn marks_stay_within_their_cells(tab: &Tab, listener: &PageListener, at: f
         const cells = view.cells.filter(inner).filter(isMarked);
         return cells.map(({ dominant }) => dominant);
     })()"
-    .replace("PREFIX", prefix)
-    .replace("AT", &at.to_string());
+        .replace("PREFIX", prefix)
+        .replace("AT", &at.to_string());
     tab.until(&format!("{marked}.then((found) => found.length > 0)"))
         .await;
     let marked = tab.evaluate(&marked).await?;
