@@ -51,9 +51,6 @@ const MOST_NOTES: usize = 24;
 const MOST_NAMED_CELLS: usize = 512;
 /// The most findings that are named where the mouse points.
 const MOST_MARK_LINES: usize = 8;
-/// The radius of the ring around a marked cell, in cells, and its least one in pixels.
-const RING: f64 = 0.62;
-const LEAST_RING: f64 = 7.0;
 
 const MAIN_LIMIT: GridLimit = match GridLimit::new(64, 64) {
     Ok(limit) => limit,
@@ -189,29 +186,21 @@ impl Place {
         )
     }
 
-    /// The shape that marks a rectangle of cells: its element with attributes.
-    fn mark(self, rect: Rect) -> String {
+    /// A border within a rectangle of cells: its element with attributes.
+    fn border(self, rect: Rect, inset: f64) -> String {
         let (width, height) = (f64::from(rect.width), f64::from(rect.height));
         let (x, y) = (
             self.x + self.cell * f64::from(rect.x),
             self.y + self.cell * f64::from(rect.y),
         );
         let (width, height) = (self.cell * width, self.cell * height);
-        match (rect.width, rect.height) {
-            (1, 1) => format!(
-                "circle cx=\"{}\" cy=\"{}\" r=\"{}\"",
-                x + width / 2.0,
-                y + height / 2.0,
-                (self.cell * RING).max(LEAST_RING)
-            ),
-            _ => format!(
-                "rect x=\"{}\" y=\"{}\" width=\"{}\" height=\"{}\"",
-                x + 2.0,
-                y + 2.0,
-                width - 4.0,
-                height - 4.0
-            ),
-        }
+        format!(
+            "rect x=\"{}\" y=\"{}\" width=\"{}\" height=\"{}\"",
+            x + inset,
+            y + inset,
+            width - 2.0 * inset,
+            height - 2.0 * inset
+        )
     }
 
     fn height(self, view: &View) -> f64 {
@@ -346,15 +335,15 @@ impl Canvas {
         };
         let frame = place.attributes(all);
         self.push(format_args!("<rect class=\"frame\"{frame}/>\n"));
+        self.marks(scene, view, place);
         if sign == CellSign::Letter {
             self.letters(view, place);
         }
-        self.marks(scene, view, place);
         self.labels(view, place);
     }
 
-    /// Marks places: a cell by a ring that is larger than a small cell, more by a border. Several
-    /// marks of one place are one.
+    /// Marks places by a border within each, so that no mark covers a neighbour. Several marks of
+    /// one place are one.
     fn marks(&mut self, scene: &Scene<'_>, view: &View, place: Place) {
         let mut places = BTreeMap::<_, Vec<&SceneMark>>::new();
         for mark in scene.marks() {
@@ -386,9 +375,16 @@ impl Canvas {
                 title.push(format!("and {more} more"));
             }
             let title = title.join("\n");
-            let shape = place.mark(rect);
+            // A small cell has no room for a halo on the inner side, too.
+            let is_small = place.cell < LETTER_SIZE && (width, height) == (1, 1);
+            let (class_of_halo, inset) = match is_small {
+                true => ("halo thin", 1.0),
+                false => ("halo", 2.0),
+            };
+            let (halo, border) = (place.border(rect, inset), place.border(rect, 2.0));
             self.push(format_args!(
-                "<g class=\"m {class}\"><title>{title}</title><{shape} class=\"halo\"/><{shape}/></g>\n",
+                "<g class=\"m {class}\"><title>{title}</title>\
+                 <{halo} class=\"{class_of_halo}\"/><{border}/></g>\n",
             ));
         }
     }
@@ -499,10 +495,14 @@ impl Canvas {
             }
             let x = place.x + place.cell * (f64::from(cell.x) + 0.5);
             let y = place.y + place.cell * (f64::from(cell.y) + 0.5) + 3.5;
-            let state = cell.dominant;
-            let letter = state.letter();
+            // The letter is in the middle, which a low level leaves to the background.
+            let under = match level(view, cell) {
+                0..=HALF => cell.counts.background(),
+                _ => cell.dominant,
+            };
+            let letter = cell.dominant.letter();
             self.push(format_args!(
-                "<text class=\"letter l-{state}\" x=\"{x}\" y=\"{y}\">{letter}</text>\n"
+                "<text class=\"letter l-{under}\" x=\"{x}\" y=\"{y}\">{letter}</text>\n"
             ));
         }
     }
@@ -585,6 +585,7 @@ impl Canvas {
 
 /// The level of a cell that is filled, in eighths.
 const FULL: u8 = 8;
+const HALF: u8 = FULL / 2;
 /// The least level that can be seen in a small cell.
 const LEAST: u8 = 2;
 

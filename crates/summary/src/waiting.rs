@@ -65,8 +65,8 @@ impl WaitingReason {
             return None;
         }
         let node = pod.spec.as_ref().and_then(|spec| spec.node_name.as_deref());
-        if let Some(node) = node.filter(|node| !node.is_empty()) {
-            return Self::of_bound(pod, node);
+        if node.is_some_and(|node| !node.is_empty()) {
+            return Self::of_bound(pod);
         }
         let status = pod.status.iter();
         let mut conditions = status.flat_map(|status| status.conditions.iter().flatten());
@@ -94,7 +94,7 @@ impl WaitingReason {
     }
 
     /// The reason of a pod that is bound to a node.
-    fn of_bound(pod: &Pod, node: &str) -> Option<Self> {
+    fn of_bound(pod: &Pod) -> Option<Self> {
         let status = pod.status.as_ref();
         let ip = status.and_then(|status| status.pod_ip.as_ref());
         let ips = status.and_then(|status| status.pod_ips.as_ref());
@@ -109,7 +109,8 @@ impl WaitingReason {
             .rfind(|condition| condition.type_ == "PodScheduled" && condition.status == "True");
         let bound = bound.and_then(|condition| condition.last_transition_time.as_ref());
         let since = bound.or(pod.metadata.creation_timestamp.as_ref());
-        let message = format!("bound to {node}, which has not reported an address; see its events");
+        // One text for all pods of the reason, on whichever nodes.
+        let message = "bound to a node that has not reported an address; see the events of the pod";
         Some(Self {
             reason: BOUND.into(),
             message: message.into(),

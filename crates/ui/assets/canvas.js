@@ -9,6 +9,8 @@ import { STATES, background, letterOf } from './states.js';
 const LETTER_SIZE = 13;
 /** The least size of a cell that has the end of its address, too. */
 const ADDRESS_SIZE = 28;
+/** The least size of a cell whose letter and address are written larger. */
+const LARGE_SIZE = 64;
 const LABEL_FONT = '10px ui-monospace, "DejaVu Sans Mono", monospace';
 const LABEL_CHARACTER = 6.1;
 /** The eighths of a full cell, and the least that can be seen. */
@@ -114,12 +116,12 @@ export function draw(canvas, scene, cell, { marks, cursor }) {
   /** @type {Drawing} */
   const drawing = { context, scene, cell, colours: coloursAt(canvas) };
   fills(drawing);
-  if (cell >= LETTER_SIZE) letters(drawing);
-  else patterns(drawing);
+  if (cell < LETTER_SIZE) patterns(drawing);
   outlines(drawing);
-  // Labels would cover the signs of large cells; the list beside the map has the blocks.
-  if (cell < LETTER_SIZE) labels(drawing);
   for (const one of marks.toReversed()) mark(drawing, one);
+  if (cell >= LETTER_SIZE) letters(drawing);
+  // Labels would cover the signs of large cells; the list beside the map has the blocks.
+  else labels(drawing);
   if (cursor) ring(drawing, cursor);
 }
 
@@ -178,15 +180,20 @@ function patterns({ context, scene, cell: size, colours }) {
 /** @param {Drawing} drawing */
 function letters({ context, scene, cell: size, colours }) {
   const hasAddress = size >= ADDRESS_SIZE;
-  const letterFont = `${Math.min(14, Math.round(size * 0.6))}px ui-monospace, monospace`;
+  const isLarge = size >= LARGE_SIZE;
+  const letterFont = `${Math.min(isLarge ? 24 : 14, Math.round(size * 0.6))}px ui-monospace, monospace`;
+  const addressFont = isLarge ? LABEL_FONT.replace('10px', '15px') : LABEL_FONT;
   context.textAlign = 'center';
   context.textBaseline = 'middle';
   for (const cell of scene.cells) {
     const [x, y] = [(cell.x + 0.5) * size, (cell.y + 0.5) * size];
-    context.fillStyle = colours.states.get(cell.dominant)?.on ?? colours.ink;
+    // The letter is in the middle, which a low level leaves to the background.
+    const isLow = level(scene, cell) <= FULL / 2;
+    const under = isLow ? background(cell.counts) : cell.dominant;
+    context.fillStyle = colours.states.get(under)?.on ?? colours.ink;
     const end = hasAddress && /^[\d.]+(\.\d+)\/32$/.exec(cell.prefix)?.[1];
     if (end) {
-      context.font = LABEL_FONT;
+      context.font = addressFont;
       context.fillText(end, x, y + size * 0.22);
     }
     if (cell.dominant === 'free' || cell.dominant === 'unassigned') continue;
@@ -241,8 +248,7 @@ function labels({ context, scene, cell: size, colours }) {
 }
 
 /**
- * Marks the place of a finding: a cell by a ring that is larger than a small one, a block by a
- * border.
+ * Marks the place of a finding by a border within it, so that no mark covers a neighbour.
  *
  * @param {Drawing} drawing
  * @param {Mark} mark
@@ -250,18 +256,17 @@ function labels({ context, scene, cell: size, colours }) {
 function mark({ context, cell: size, colours }, { finding, rect }) {
   const colour = finding.severity === 'error' ? colours.error : colours.warning;
   const isCell = rect.width * rect.height === 1;
-  const [width, height] = [rect.width * size, rect.height * size];
-  const [x, y] = [rect.x * size, rect.y * size];
-  for (const [stroke, line] of /** @type {const} */ ([
-    [colours.page, 4],
-    [colour, 2],
+  // A small cell has no room for a line on the inner side, too.
+  const outside = isCell && size < LETTER_SIZE;
+  for (const [stroke, line, inset] of /** @type {const} */ ([
+    [colours.page, outside ? 2 : 4, outside ? 1 : 2],
+    [colour, 2, 2],
   ])) {
     context.strokeStyle = stroke;
     context.lineWidth = line;
-    context.beginPath();
-    if (isCell) context.arc(x + width / 2, y + height / 2, Math.max(size * 0.62, 7), 0, 2 * Math.PI);
-    else context.rect(x + 2, y + 2, width - 4, height - 4);
-    context.stroke();
+    const [width, height] = [rect.width * size, rect.height * size];
+    const [left, top] = [rect.x * size + inset, rect.y * size + inset];
+    context.strokeRect(left, top, width - 2 * inset, height - 2 * inset);
   }
 }
 

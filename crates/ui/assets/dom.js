@@ -95,6 +95,22 @@ export function definitions(pairs) {
   return h('dl', { class: 'facts' }, ...parts);
 }
 
+/** True on a screen on which most parts of a view are below each other. */
+export function isSmallScreen() {
+  return matchMedia('(max-width: 560px)').matches;
+}
+
+/**
+ * A section that is closed on a small screen until its heading is clicked.
+ *
+ * @param {string} title
+ * @param {...Child} children
+ */
+export function foldedSection(title, ...children) {
+  const summary = h('summary', {}, h('h2', {}, title));
+  return h('details', { class: 'panel', open: !isSmallScreen() }, summary, ...children);
+}
+
 /**
  * A section with a heading.
  *

@@ -101,17 +101,22 @@ function checkTable() {
       columns: [
         { title: 'Rule', value: ({ code }) => code, isCode: true },
         { title: 'Finds', value: ({ meaning }) => meaning },
-        {
-          title: 'Made',
-          value: ({ isMade }) => (isMade ? 'yes' : 'no'),
-          show: ({ isMade }) => h('span', { class: isMade ? '' : 'finding warning' }, isMade ? 'yes' : 'no'),
-        },
-        { title: 'How', value: ({ state }) => state.replace(/^(on$|off: )/, '') },
+        { title: 'Check', value: ({ state }) => state, show: checkState },
       ],
       key: ({ code }) => code,
       empty: 'Nothing has been checked yet.',
     }),
   );
+}
+
+/**
+ * The state in the words of the audit; only a check that misses objects needs attention.
+ *
+ * @param {Check} check
+ */
+function checkState({ state }) {
+  const isIncomplete = state.startsWith('incomplete: ');
+  return h('span', { class: isIncomplete && 'finding warning' }, state);
 }
 
 /** @param {Finding} finding */

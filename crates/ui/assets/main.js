@@ -33,7 +33,7 @@ const AGE_EVERY = 1000;
 const CONNECTIONS = {
   connecting: 'connecting …',
   live: 'live',
-  lost: 'connection lost; trying again …',
+  lost: 'connection lost; retrying …',
   refused: 'refused',
   recording: 'recording',
 };

@@ -1,7 +1,6 @@
 // A prefix of a network: its map, the legend, and the addresses as a table.
 
 /** @import { Network } from '../types/contract.js' */
-/** @import { ServerError } from './api.js' */
 /** @import { Context, View } from './views.js' */
 /** @import { Scene } from './scene.js' */
 
@@ -28,23 +27,26 @@ export function mapView(context) {
   const details = new CellDetails(api, end);
   const legend = new Legend();
   const blocks = new BlockList();
-  const refusal = h('div', {});
-  /** @type {ServerError | null} */
-  let refused = null;
-  const showRefusal = () => {
-    if (refused) replace(refusal, refusalOf(refused, feed.cluster.value.networks, network));
+  const problem = h('div', {});
+  /** @type {HTMLElement | null} */
+  let absent = null;
+  const showProblem = () => {
+    picture.hidden = absent !== null;
+    replace(problem, absent, absent && otherNetworks(feed.cluster.value.networks));
   };
   const summary = h('p', { class: 'quiet' });
   const map = new AddressMap(context, {
     network,
     prefix,
     address,
-    onRefused: (error) => {
-      refused = error;
-      showRefusal();
-      return refusal;
+    onAbsent: (content, error) => {
+      const isKnown = network === null || feed.cluster.value.networks.some(({ cidr }) => cidr === network);
+      absent = error && !isKnown ? errorBox(`The cluster has no network ${network}.`) : content;
+      showProblem();
     },
     onScene: (scene) => {
+      absent = null;
+      showProblem();
       legend.show(scene);
       blocks.show(scene);
       const { prefix: shown, network: of } = scene.view;
@@ -57,12 +59,12 @@ export function mapView(context) {
   const table = new TableBehind(context, address);
   const networks = h('div', {});
   feed.cluster.follow(end, ({ networks: all }) => {
-    showRefusal();
+    if (absent) showProblem();
     const names = all.map(({ cidr, role, name }) => [cidr, role, name]);
     if (!isChanged(networks, names)) return;
     replace(networks, networkList(all, network ?? all[0]?.cidr));
   });
-  const element = h(
+  const picture = h(
     'div',
     { class: 'with-aside' },
     h(
@@ -82,6 +84,7 @@ export function mapView(context) {
       section('Networks', networks),
     ),
   );
+  const element = h('div', {}, problem, picture);
   return { title: `Map ${prefix ?? network ?? ''}`.trim(), element, start: () => map.start() };
 }
 
@@ -102,18 +105,10 @@ function networkList(networks, shown) {
   return h('ul', { class: 'plain' }, ...links);
 }
 
-/**
- * The refusal of a map. That of an unknown network leads to the others.
- *
- * @param {ServerError} error
- * @param {Network[]} networks
- * @param {string | null} network
- */
-function refusalOf(error, networks, network) {
-  const isKnown = network === null || networks.some(({ cidr }) => cidr === network);
-  if (isKnown || networks.length === 0) return errorBox(error);
-  const why = `The cluster has no network ${network}. Its networks:`;
-  return h('div', {}, errorBox(why), networkList(networks, null));
+/** @param {Network[]} networks */
+function otherNetworks(networks) {
+  if (networks.length === 0) return null;
+  return h('div', {}, h('p', {}, 'The networks of the cluster:'), networkList(networks, null));
 }
 
 /** @param {Scene} scene */
@@ -143,7 +138,8 @@ function scale({ view, cells }) {
       : 'each cell is a used prefix';
   const block = view.outlines.length === 1 ? view.outlines[0] : undefined;
   const owner = block && block.cidr === view.prefix ? `, ${block.state}` : '';
-  return `${number(inUse(view.counts))} in use${owner}; ${each}`;
+  const count = inUse(view.counts);
+  return `${number(count)} ${count === 1 ? 'address' : 'addresses'} in use${owner}; ${each}`;
 }
 
 /** The table of addresses, hidden until it is asked for, or has an address to show. */

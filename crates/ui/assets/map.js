@@ -40,7 +40,8 @@ const steps = [];
  * @property {string | null} [network]
  * @property {string | null} [prefix]
  * @property {string | null} [address] is marked: the map begins there, with the focus
- * @property {(error: ServerError) => Node} [onRefused] what is shown of an error
+ * @property {(content: HTMLElement, error: ServerError | null) => void} [onAbsent] shows why there
+ *   is no map, in place of the map itself
  * @property {boolean} [isSmall] a picture beside another: no keyboard, a click opens it
  * @property {(scene: Scene, cell: Cell | null, findings: Finding[]) => void} [onCell]
  * @property {(scene: Scene) => void} [onScene]
@@ -77,6 +78,8 @@ export class AddressMap {
       this.#canvas,
       this.#description,
     );
+    // Until it is drawn, and its network is known.
+    this.#canvas.setAttribute('aria-label', `Map ${options.prefix ?? options.network ?? ''}`.trim());
     if (options.isSmall) this.#canvas.setAttribute('role', 'img');
     else this.#interactive(id);
     const { end } = context;
@@ -107,7 +110,7 @@ export class AddressMap {
     void api.follow(`${path}&watch=true`, end, {
       onDocument: (/** @type {MapDocument} */ document) => this.#apply(document),
       onLost: () => {},
-      onRefused: (error) => this.#refused(error),
+      onRefused: (error) => this.#absent(errorBox(error), error),
     });
   }
 
@@ -125,20 +128,24 @@ export class AddressMap {
       this.#scene = null;
       this.#canvas.hidden = true;
       const missing = network ? `network ${network}` : 'network';
-      replace(this.#problem, hint(`There is no ${missing} at this moment.`));
+      this.#absent(hint(`There is no ${missing} at this moment.`), null);
       return;
     }
     try {
       this.#apply(await api.json(path, end, at));
     } catch (error) {
       // The state of the connection is shown for the whole page.
-      if (error instanceof ServerError) this.#refused(error);
+      if (error instanceof ServerError) this.#absent(errorBox(error), error);
     }
   }
 
-  /** @param {ServerError} error */
-  #refused(error) {
-    replace(this.#problem, this.#options.onRefused?.(error) ?? errorBox(error));
+  /**
+   * @param {HTMLElement} content
+   * @param {ServerError | null} error
+   */
+  #absent(content, error) {
+    if (this.#options.onAbsent) this.#options.onAbsent(content, error);
+    else replace(this.#problem, content);
   }
 
   /** @param {string} description */

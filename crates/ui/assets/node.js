@@ -11,9 +11,9 @@ import { CellDetails } from './details.js';
 import { definitions, h, isChanged, replace, section } from './dom.js';
 import { Events } from './events.js';
 import { AddressMap, Legend } from './map.js';
-import { errorBox, hint } from './messages.js';
+import { absent, errorBox, hint } from './messages.js';
 import { blockLinks, fillBar, stateOf } from './nodes.js';
-import { podLink } from './route.js';
+import { link, nodeLink, podLink } from './route.js';
 import { throttled } from './signal.js';
 import { DataTable } from './table.js';
 import { topologyPicture } from './topology.js';
@@ -32,6 +32,7 @@ export function node(context) {
   const name = route.path[1] ?? '';
   const facts = h('div', {});
   const problem = h('div', {});
+  const list = h('a', { href: link(['nodes']) }, 'All nodes');
   const maps = h('div', {});
   const addresses = addressTable(`Addresses of ${name}`);
   const network = h('div', {});
@@ -42,6 +43,7 @@ export function node(context) {
       /** @type {NodeDetails} */
       const found = await api.json(`/summary/v1alpha1/nodes/${encodeURIComponent(name)}`, end);
       replace(problem);
+      frames.hidden = false;
       if (isChanged(facts, found.node)) replace(facts, factsOf(found));
       addresses.update(found.addresses);
       const { topology, networkUnknown } = found;
@@ -50,16 +52,17 @@ export function node(context) {
       const cidrs = found.node.blocks.map(({ cidr }) => cidr);
       if (isChanged(maps, cidrs)) replace(maps, ...mapsOf(context, cidrs));
     } catch (error) {
-      if (!isAbort(error)) replace(problem, errorBox(error));
+      if (isAbort(error)) return;
+      const names = frames.hidden ? feed.cluster.value.nodes.keys() : [];
+      replace(problem, absent(errorBox(error), name, names, nodeLink, list));
     }
   };
   const refresh = throttled(context.pause, end, async () => {
     await Promise.all([read(), events.read()]);
   });
-  const element = h(
+  const frames = h(
     'div',
-    {},
-    problem,
+    { hidden: true },
     facts,
     maps,
     section('Network', network),
@@ -68,6 +71,7 @@ export function node(context) {
     section('Events', events.element),
     yamlPanel(api, `/api/v1/nodes/${encodeURIComponent(name)}`, end),
   );
+  const element = h('div', {}, problem, frames);
   return { title: `Node ${name}`, element, start: () => feed.cluster.follow(end, refresh) };
 }
 

@@ -114,8 +114,11 @@ class Figures {
     this.#pods.show(pods.total, `${number(pods.running)} running`);
     this.#waiting.show(pods.waiting, 'for a node or address');
     this.#nodes.show(nodes.size, `${number(ready)} ready`);
-    this.#used.show(used, `of ${number(usable)} in blocks`);
-    this.#unassigned.show(first?.counts.unassigned ?? 0, first?.cidr ?? 'no network');
+    this.#used.show(used, `of ${number(usable)} addresses in blocks`);
+    this.#unassigned.show(
+      first?.counts.unassigned ?? 0,
+      first ? `addresses of ${first.cidr}` : 'no network',
+    );
     const errors = findings.filter(({ severity }) => severity === 'error').length;
     const verdict = errors > 0 ? counted(errors, 'error') : 'no errors';
     this.#findings.show(isAudited ? findingsTotal : null, isAudited ? verdict : 'audit under way');

@@ -2,15 +2,16 @@
 
 /** @import { Condition, Explanation, Pod, PodList } from '../types/contract.js' */
 /** @import { Trace, WatchEvent } from '../types/contract.js' */
+/** @import { Api } from './api.js' */
 /** @import { Context, View } from './views.js' */
 
 import { ago } from './ages.js';
 import { ServerError, isAbort } from './api.js';
-import { definitions, h, isChanged, replace, section } from './dom.js';
+import { definitions, foldedSection, h, isChanged, replace, section } from './dom.js';
 import { Events } from './events.js';
-import { errorBox, hint } from './messages.js';
+import { absent, errorBox, hint } from './messages.js';
 import { placeOf, stateOf } from './pods.js';
-import { nodeLink } from './route.js';
+import { link, nodeLink, podLink } from './route.js';
 import { throttled } from './signal.js';
 import { DataTable } from './table.js';
 import { Waterfall } from './waterfall.js';
@@ -19,6 +20,9 @@ import { yamlPanel } from './yaml.js';
 
 /** A watch of a pod is silent while nothing changes; it is opened anew after ten minutes. */
 const LONGEST_WATCH = 600_000;
+
+/** The pods among which a similar name is looked for. */
+const MOST_NAMES = 500;
 
 /** The time after which the steps of a pod that waits are read again, in milliseconds. */
 const UNTIL_AGAIN = 5000;
@@ -54,21 +58,26 @@ export function pod(context) {
     lacked = lackedBy(found);
     uid = found.metadata.uid;
     replace(facts, factsOf(found));
+    frames.hidden = false;
     conditions.update(found.status?.conditions ?? []);
     refresh();
   };
-  const element = h(
+  const frames = h(
     'div',
-    {},
-    facts,
+    { hidden: true },
     trace.element,
     section('Events', events.element),
     explanation.element,
-    section('Conditions', conditions.element),
+    foldedSection('Conditions', conditions.element),
     yamlPanel(context.api, path, context.end),
   );
-  const start = () => follow(context, namespace, name, show, (content) => replace(facts, content));
-  return { title: `Pod ${namespace}/${name}`, element, start };
+  const instead = (/** @type {HTMLElement} */ content) => {
+    replace(facts, content);
+    // A deleted pod leaves what was known of it; another moment has nothing.
+    if (!context.isLive) frames.hidden = true;
+  };
+  const start = () => follow(context, namespace, name, show, instead);
+  return { title: `Pod ${namespace}/${name}`, element: h('div', {}, facts, frames), start };
 }
 
 /**
@@ -83,11 +92,16 @@ export function pod(context) {
 function follow({ api, feed, end, isLive, pause }, namespace, name, show, instead) {
   const pods = `/api/v1/namespaces/${encodeURIComponent(namespace)}/pods`;
   let isShown = false;
+  const list = h('a', { href: link(['pods']) }, 'All pods');
+  const key = `${namespace}/${name}`;
   const read = async () => {
     try {
       show(await api.json(`${pods}/${encodeURIComponent(name)}`, end));
     } catch (error) {
-      if (!isAbort(error) && !isShown) instead(errorBox(error));
+      if (isAbort(error) || isShown) return;
+      const others = await namesIn(api, pods, end);
+      const keys = others.map((other) => `${namespace}/${other}`);
+      if (!isShown) instead(absent(errorBox(error), key, keys, podLink, list));
     }
   };
   if (!isLive) {
@@ -99,7 +113,7 @@ function follow({ api, feed, end, isLive, pause }, namespace, name, show, instea
         /** @type {PodList} */
         const { items } = await api.json(path, end);
         if (items[0]) show(items[0]);
-        else instead(hint(`There is no pod ${namespace}/${name} at this moment.`));
+        else instead(absent(hint(`There is no pod ${key} at this moment.`), key, [], podLink, list));
       } catch (error) {
         if (!isAbort(error)) instead(errorBox(error));
       }
@@ -117,12 +131,29 @@ function follow({ api, feed, end, isLive, pause }, namespace, name, show, instea
         isShown = true;
         show(event.object);
       }
-      if (event.type === 'DELETED') instead(hint(`The pod ${namespace}/${name} was deleted.`));
+      if (event.type === 'DELETED') instead(hint(`The pod ${key} was deleted.`));
     },
     onLost: () => {},
     silence: LONGEST_WATCH,
     onRefused: (error) => instead(errorBox(error)),
   });
+}
+
+/**
+ * The names of the first pods of a namespace; none if they cannot be read.
+ *
+ * @param {Api} api
+ * @param {string} pods the path of the namespace's pods
+ * @param {AbortSignal} end
+ */
+async function namesIn(api, pods, end) {
+  try {
+    /** @type {PodList} */
+    const { items } = await api.json(`${pods}?limit=${MOST_NAMES}`, end);
+    return items.map(({ metadata }) => metadata.name);
+  } catch {
+    return [];
+  }
 }
 
 /** @param {Pod} pod */
@@ -308,7 +339,7 @@ class ExplanationPanel {
       this.#table.update(found.nodes);
       if (!this.#table.element.isConnected) {
         const parts = [this.#decision, this.#facts, this.#table.element];
-        replace(this.element, section('Scheduling', ...parts));
+        replace(this.element, foldedSection('Scheduling', ...parts));
       }
     } catch (error) {
       const isAbsent = error instanceof ServerError && error.code === 404;

@@ -26,6 +26,8 @@ import { counted } from './words.js';
  */
 
 const PAGE = 100;
+/** A longer text makes its column wide, where a narrow one would make the row high. */
+const WORDS = 40;
 const order = new Intl.Collator('en', { numeric: true });
 let tables = 0;
 
@@ -60,7 +62,7 @@ export class DataTable {
     const head = h('thead', {}, h('tr', {}, ...this.#titles));
     const caption = h('caption', { class: 'for-readers' }, options.caption);
     const table = h('table', { class: 'data' }, caption, head, this.#body);
-    const name = { role: 'region', 'aria-label': options.caption, tabindex: '0' };
+    const name = { role: 'region', 'aria-label': options.caption };
     const scroll = h('div', { class: 'scroll', ...name }, table);
     if (options.filter) this.controls.append(this.#filter(options.filter.label));
     this.controls.append(this.#count, this.#pager);
@@ -170,9 +172,11 @@ export class DataTable {
   /** @param {R} row */
   #row(row) {
     const cells = this.#options.columns.map(({ value, show, isNumeric, isCode }) => {
-      const names = [isNumeric && 'numeric', isCode && 'code'].filter(Boolean).join(' ');
-      const content = show ? show(row) : String(value(row));
-      return h('td', { class: names || null }, content);
+      const text = String(value(row));
+      const isProse = !isCode && text.length > WORDS;
+      const classes = [isNumeric && 'numeric', isCode && 'code', isProse && 'prose'];
+      const names = classes.filter(Boolean).join(' ');
+      return h('td', { class: names || null }, show ? show(row) : text);
     });
     return h('tr', {}, ...cells);
   }
@@ -196,6 +200,8 @@ export class DataTable {
       this.#count,
       count === all ? counted(all, 'row') : `${count} of ${counted(all, 'row')}`,
     );
+    // A short table is counted at a glance.
+    this.controls.hidden = pages < 2 && !this.#options.filter;
     this.#pager.hidden = pages < 2;
     if (pages < 2) return;
     const turn = (/** @type {number} */ by) => () => {
@@ -227,6 +233,9 @@ function sidewaysHint(frame) {
   const show = () => {
     const more = frame.scrollWidth - frame.clientWidth;
     hint.hidden = more <= 1;
+    // A frame without more would only be another stop of the Tab key.
+    if (more > 1) frame.tabIndex = 0;
+    else frame.removeAttribute('tabindex');
     frame.classList.toggle('is-cut', frame.scrollLeft < more - 1);
   };
   const resized = new ResizeObserver(show);

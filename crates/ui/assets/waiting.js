@@ -35,7 +35,7 @@ function groupPanel({ reason, message, count, pods }) {
   return h(
     'section',
     { class: 'panel' },
-    h('h2', {}, reason, h('span', { class: 'badge' }, counted(count, 'pod'))),
+    h('h2', {}, reason, ' ', h('span', { class: 'badge' }, counted(count, 'pod'))),
     h('p', {}, message),
     h('ul', { class: 'columns' }, ...items),
     rest > 0 && h('p', { class: 'quiet' }, `and ${counted(rest, 'more pod')}`),

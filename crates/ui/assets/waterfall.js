@@ -3,7 +3,7 @@
 /** @import { Fold, Gap, Span, Trace } from '../types/contract.js' */
 
 import { ago } from './ages.js';
-import { button, h, isChanged, replace } from './dom.js';
+import { button, h, isChanged, isSmallScreen, replace, setText } from './dom.js';
 import { DataTable } from './table.js';
 import { duration, instant } from './words.js';
 
@@ -11,7 +11,10 @@ import { duration, instant } from './words.js';
 const LAST = 99.5;
 const TICKS = 4;
 
-/** @typedef {Span & {index: number, depth: number}} PlacedSpan */
+/** Longer traces are shown without the parts of their steps on a small screen. */
+const SHORT = { spans: 12, depth: 1 };
+
+/** @typedef {Span & {index: number, depth: number, cause: number}} PlacedSpan */
 
 export class Waterfall {
   element;
@@ -20,6 +23,12 @@ export class Waterfall {
   #began = h('span', { class: 'quiet' });
   #behind = h('div', { hidden: true });
   /** The first rows of the folds that are open. @type {Set<number>} */ #opened = new Set();
+  /** True while steps are shown without their parts. */ #isShort = isSmallScreen();
+  #parts = button('', () => {
+    this.#isShort = !this.#isShort;
+    this.#redraw();
+  });
+  #redraw = () => {};
   #table = new DataTable(
     /** @type {import('./table.js').TableOptions<PlacedSpan>} */ ({
       caption: 'Spans of the trace',
@@ -63,7 +72,7 @@ export class Waterfall {
     this.element = h(
       'div',
       {},
-      h('div', { class: 'bar' }, this.#began, toggle),
+      h('div', { class: 'bar' }, this.#began, h('span', { class: 'buttons' }, this.#parts, toggle)),
       h('div', { class: 'waterfall-box' }, this.#axis, this.#picture),
       this.#behind,
     );
@@ -75,13 +84,14 @@ export class Waterfall {
    */
   show({ spans, folds, gaps, began }, lacked) {
     if (!isChanged(this.#picture, [spans, lacked])) return;
-    const placed = withDepths(spans);
+    const placed = place(spans);
     const end = Math.max(1e-6, ...spans.map(({ start, seconds }) => start + seconds));
     const start = `began ${instant(began)}`;
     if (lacked) replace(this.#began, `${start}; without ${lacked} for `, ago(began));
     else replace(this.#began, `${start}, takes ${duration(end)}`);
     replace(this.#axis, ...Array.from({ length: TICKS + 1 }, (_, tick) => tickAt(tick, end)));
-    this.#draw(placed, folds, gaps, end);
+    this.#redraw = () => this.#draw(placed, folds, gaps, end);
+    this.#redraw();
     this.#table.update(placed);
   }
 
@@ -94,24 +104,56 @@ export class Waterfall {
   #draw(spans, folds, gaps, end) {
     const focused = this.#picture.querySelector('button:focus')?.getAttribute('data-fold');
     const closed = folds.filter(({ from }) => !this.#opened.has(from));
+    const isPart = (/** @type {number} */ place) => (spans[place]?.depth ?? 0) > SHORT.depth;
+    const isLong = spans.length > SHORT.spans && spans.some((_, place) => isPart(place));
+    const isShort = isLong && this.#isShort;
     const isHidden = (/** @type {number} */ place, /** @type {Fold | null} */ own = null) =>
+      (isShort && isPart(place)) ||
       closed.some((fold) => fold !== own && fold.from <= place && place < fold.until);
     const toggle = (/** @type {Fold} */ fold) => {
       if (!this.#opened.delete(fold.from)) this.#opened.add(fold.from);
-      this.#draw(spans, folds, gaps, end);
+      this.#redraw();
+    };
+    this.#parts.hidden = !isLong;
+    setText(this.#parts, isShort ? 'Show more steps' : 'Show fewer steps');
+    /** @type {Set<string>} */
+    const given = new Set();
+    const reasonOf = (/** @type {PlacedSpan} */ { index, cause }) => {
+      const inner = isShort ? causeIn(spans, index, isPart) : cause;
+      const reason = inner === index || (isShort && isPart(inner)) ? spans[inner]?.error : null;
+      if (isShort && reason && given.has(reason)) return 'the same error as above';
+      if (reason) given.add(reason);
+      return reason;
     };
     const rows = spans.flatMap((span, place) => [
       ...gaps.filter(({ before }) => before === place && !isHidden(place)).map(gapRow),
       ...folds
         .filter((fold) => fold.from === place && !isHidden(place, fold))
         .map((fold) => foldRow(fold, this.#opened.has(fold.from), () => toggle(fold))),
-      ...(isHidden(place) ? [] : [bar(span, end)]),
+      ...(isHidden(place) ? [] : [bar(span, reasonOf(span), end)]),
     ]);
     replace(this.#picture, ...rows);
     if (!focused) return;
     const same = this.#picture.querySelector(`button[data-fold="${focused}"]`);
     if (same instanceof HTMLElement) same.focus({ preventScroll: true });
   }
+}
+
+/**
+ * The span whose error a step has, which may be one of its hidden parts.
+ *
+ * @param {PlacedSpan[]} spans
+ * @param {number} place of the step
+ * @param {(place: number) => boolean} isHidden
+ */
+function causeIn(spans, place, isHidden) {
+  const own = spans[place];
+  if (own?.error) return own.cause;
+  for (let part = place + 1; part < spans.length && isHidden(part); part += 1) {
+    const found = spans[part];
+    if (found?.error) return found.cause;
+  }
+  return place;
 }
 
 /**
@@ -130,19 +172,25 @@ function gapRow({ seconds, text }) {
 }
 
 /**
+ * Finds the depth of each span, and the part of it whose error it only repeats with more words.
+ *
  * @param {Span[]} spans each before its parts
  * @returns {PlacedSpan[]}
  */
-function withDepths(spans) {
-  /** @type {number[]} */
-  const depths = [];
-  const depthOf = (/** @type {Span} */ { parent }, /** @type {number} */ index) =>
-    parent === null || parent >= index ? 0 : (depths[parent] ?? 0) + 1;
-  return spans.map((span, index) => {
-    const depth = depthOf(span, index);
-    depths.push(depth);
-    return { ...span, index, depth };
+function place(spans) {
+  /** @type {PlacedSpan[]} */
+  const placed = [];
+  spans.forEach((span, index) => {
+    const { parent } = span;
+    const outer = parent === null ? undefined : placed[parent];
+    placed.push({ ...span, index, depth: outer ? outer.depth + 1 : 0, cause: index });
   });
+  // From the last one, so that the parts of a part are known.
+  for (const { index, parent, error, cause } of placed.toReversed()) {
+    const outer = parent === null ? undefined : placed[parent];
+    if (outer && outer.index < index && error && outer.error?.includes(error)) outer.cause = cause;
+  }
+  return placed;
 }
 
 /**
@@ -150,30 +198,35 @@ function withDepths(spans) {
  * @param {number} end
  */
 function tickAt(tick, end) {
-  const label = h('span', {}, tick === 0 ? '0' : duration((end * tick) / TICKS));
+  const at = (end * tick) / TICKS;
+  // Ticks of one axis have one unit.
+  const text = end < 120 ? duration(at) : `${(at / 60).toPrecision(2)} min`;
+  const label = h('span', {}, tick === 0 ? '0' : text);
   label.style.left = `${(100 * tick) / TICKS}%`;
   return label;
 }
 
 /**
  * @param {PlacedSpan} span
+ * @param {string | null | undefined} reason of its failure, unless one of its parts has it
  * @param {number} end in seconds
  */
-function bar({ name, service, process, start, seconds, depth, error, attributes }, end) {
+function bar({ name, service, process, start, seconds, depth, error, attributes }, reason, end) {
   const left = Math.min(LAST, (100 * start) / end);
-  const fill = h('span', { class: error ? 'failed' : service.replace(/[^a-z]+/gi, '-') });
+  const fill = h('span', { class: error || reason ? 'failed' : service.replace(/[^a-z]+/gi, '-') });
   fill.style.left = `${left}%`;
   fill.style.width = `${Math.min((100 * seconds) / end, 100 - left)}%`;
-  const label = h('span', { class: 'span-name' }, h('small', {}, process), ` ${name}`);
+  const failed = !!error && !reason && h('span', { class: 'for-readers' }, ' failed');
+  const label = h('span', { class: 'span-name' }, h('small', {}, process), ` ${name}`, failed);
   label.style.paddingLeft = `${Math.min(depth, 8) * 10}px`;
-  const more = attributesText(attributes);
+  const more = [attributesText(attributes), error].filter(Boolean).join('\n');
   return h(
     'li',
     { title: more || null },
     label,
     h('span', { class: 'track', 'aria-hidden': 'true' }, fill),
     h('span', { class: 'takes' }, duration(seconds)),
-    error && h('span', { class: 'finding error reason' }, error),
+    reason && h('span', { class: 'finding error reason' }, reason),
   );
 }
 

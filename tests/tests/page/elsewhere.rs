@@ -4,7 +4,11 @@
 use std::{fs, path::Path};
 
 use anyhow::{Context as _, Result};
-use podplane_tests::{browser::Tab, listener::PageListener, programs::podplane};
+use podplane_tests::{
+    browser::{Screen, Tab},
+    listener::PageListener,
+    programs::podplane,
+};
 use serde_json::{Value, json};
 
 use crate::site::{Site, assert_content, ledger};
@@ -57,6 +61,30 @@ impl Site {
     }
 }
 
+/// Checks that a long user name does not break the header: its title has what is cut.
+async fn has_one_line(tab: &Tab) -> Result<()> {
+    let name = "document.querySelector('#user span')";
+    for (width, lines) in [(1280, 1), (1200, 1), (360, 4)] {
+        let (height, is_dark) = (800, false);
+        tab.set_screen(Screen {
+            width,
+            height,
+            is_dark,
+        })
+        .await?;
+        tab.until(&format!(
+            "document.querySelector('header').offsetHeight < {} &&
+                document.documentElement.scrollWidth <= {width} &&
+                {name}.scrollHeight < 30 && {name}.clientWidth > 80",
+            lines * 36 + 12
+        ))
+        .await;
+    }
+    tab.until(&format!("{name}.title.includes({name}.innerText)"))
+        .await;
+    Ok(())
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_kubeconfig_opens_the_page_with_the_rights_of_its_user() -> Result<()> {
     let Some(site) = Site::start(ledger().nodes(1)).await? else {
@@ -75,6 +103,7 @@ async fn a_kubeconfig_opens_the_page_with_the_rights_of_its_user() -> Result<()>
     tab.until_text("main", "node-0").await;
     tab.until_text("#user", "system:serviceaccount:default:viewer")
         .await;
+    has_one_line(&tab).await?;
     // The token is the listener's alone.
     let stored = "document.cookie + JSON.stringify(localStorage) + location.href";
     let stored = tab.evaluate(stored).await?;

@@ -44,7 +44,7 @@ async fn texts_of_the_api_do_not_become_markup() -> Result<()> {
     let tab = site.logged_in("#/pod/default/odd").await?;
     tab.until_text("[aria-label=Events]", MARKUP).await;
     tab.until_text(".facts", MARKUP).await;
-    tab.evaluate("document.querySelector('summary').click()")
+    tab.evaluate("[...document.querySelectorAll('summary')].at(-1).click()")
         .await?;
     tab.until_text("details pre", "onerror").await;
     for view in ["#/waiting", "#/pods"] {

@@ -2,9 +2,12 @@
 
 use anyhow::{Context as _, Result};
 use podplane_ipam::IpPolicy;
-use podplane_tests::{listener::PageListener, pods};
+use podplane_tests::{browser::Tab, listener::PageListener, pods};
 
-use crate::site::{Site, assert_content, ledger};
+use crate::{
+    accessible::SCREENS,
+    site::{Site, assert_content, ledger, log_in},
+};
 
 /// The number of pods of the overview.
 const PODS: &str = ".figures li:first-child";
@@ -52,6 +55,11 @@ async fn an_empty_cluster_says_what_to_do() -> Result<()> {
     tab.until_text("main", "No pods are waiting").await;
     tab.open(&site.view("#/findings")?).await?;
     tab.until_text("main", "Nothing is wrong").await;
+    // A check that needs other objects is off, in the words of the audit, and no warning.
+    tab.until_text("[aria-label=Checks]", "off: podplane audit reads")
+        .await;
+    let warnings = "document.querySelectorAll('[aria-label=Checks] .warning').length";
+    assert_eq!(tab.evaluate(warnings).await?, 0);
 
     // The first node appears where the hint was.
     tab.open(&site.view("#/nodes")?).await?;
@@ -59,6 +67,12 @@ async fn an_empty_cluster_says_what_to_do() -> Result<()> {
     tab.until_text("main td a", "first").await;
     assert_content(&tab, &[])?;
     site.finish().await
+}
+
+/// Waits until the view has no part that is empty beside its error.
+async fn has_no_frames(tab: &Tab) {
+    tab.until("![...document.querySelectorAll('main h2')].some((one) => one.checkVisibility())")
+        .await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -95,7 +109,8 @@ async fn deep_links_open_their_views_and_follow_them() -> Result<()> {
     // After an unknown network the known ones are listed.
     tab.open(&site.view("#/map?network=10.99.0.0/16")?).await?;
     tab.until_text(".error", "no network 10.99.0.0/16").await;
-    tab.evaluate("document.querySelector('.map a').click()")
+    has_no_frames(&tab).await;
+    tab.evaluate("document.querySelector('main .plain a').click()")
         .await?;
     tab.until_text(".crumbs", "10.244.0.0/16").await;
     // An address has its cell and its row.
@@ -113,13 +128,28 @@ async fn deep_links_open_their_views_and_follow_them() -> Result<()> {
 
     tab.open(&site.view("#/pod/default/nobody")?).await?;
     tab.until_text(".error", "\"nobody\" not found").await;
+    has_no_frames(&tab).await;
+    tab.until("document.querySelector('main a').hash === '#/pods'")
+        .await;
+    // Two characters in the wrong order.
+    tab.open(&site.view("#/pod/default/wbe-0")?).await?;
+    tab.until("document.querySelector('main li a')?.hash === '#/pod/default/web-0'")
+        .await;
+    tab.open(&site.view("#/node/nod-0")?).await?;
+    tab.until_text(".error", "nod-0").await;
+    has_no_frames(&tab).await;
+    tab.evaluate("document.querySelector('main li a').click()")
+        .await?;
+    tab.until_text("h1", "Node node-0").await;
+    tab.until_text("main", &ip).await;
     tab.open(&site.view("#/nothing")?).await?;
     tab.until_text("h1", "No such view").await;
     let refused = [
         "prefix=10.99.0.0%2F24&watch=true",
         "network=10.99.0.0%2F16&watch=true",
         "pods/nobody",
-        "nobody/trace",
+        "pods/wbe-0",
+        "nodes/nod-0",
     ];
     assert_content(&tab, &refused)?;
     site.finish().await
@@ -179,7 +209,7 @@ async fn a_pod_that_waits_says_for_what_and_what_would_help() -> Result<()> {
     cri.pause().await?;
     site.podplane("run bound").await?;
     tab.until_text("main", "No address on its node yet").await;
-    tab.until_text("main", "bound to node-0").await;
+    tab.until_text("main", "bound to a node").await;
     tab.until_text("main", "default/bound").await;
     cri.resume()?;
     tab.until_text("main", "No pods are waiting").await;
@@ -226,6 +256,33 @@ async fn attempts_between_the_first_and_the_last_one_are_folded() -> Result<()> 
     .await;
     tab.press("Enter").await?;
     tab.until(&format!("{fold}.ariaExpanded === 'false'")).await;
+    // An error is said by the step that failed, and not again by those around it.
+    let reasons = "[...document.querySelectorAll('.waterfall .reason')]";
+    let failed = "failed to allocate for range 0: no IP addresses";
+    tab.until(&format!(
+        "{reasons}.length === 2 && {reasons}.every((one) => one.innerText.startsWith('{failed}'))"
+    ))
+    .await;
+
+    // A small screen has each step without its parts, until a button shows them.
+    tab.set_screen(SCREENS[2]).await?;
+    tab.evaluate("location.reload()").await?;
+    let token = site.token("small", Some("cluster-admin")).await?;
+    log_in(&tab, &token).await?;
+    let parts = "[...document.querySelectorAll('main .bar button')]
+        .find((one) => one.innerText === 'Show more steps')";
+    tab.until(&format!("{parts} !== undefined")).await;
+    tab.until_text(".waterfall .reason", failed).await;
+    let few = rows().await?.as_u64().context("a number")?;
+    assert!(few < 12, "{few} rows");
+    let height = "document.documentElement.scrollHeight";
+    tab.until(&format!("{height} > 740 && {height} < 1700"))
+        .await;
+    tab.evaluate(&format!("{parts}.click()")).await?;
+    tab.until(&format!(
+        "document.querySelectorAll('.waterfall li').length > {few} * 2"
+    ))
+    .await;
     assert_content(&tab, &[])?;
     site.finish().await
 }

@@ -176,6 +176,8 @@ async fn duplicates_appear_and_the_repair_removes_them() -> Result<()> {
     tab.until_text(".legend", "duplicate").await;
     assert!((moment(&tab).await? - step.to).abs() < 0.002);
 
+    marks_stay_within_their_cells(&tab, &listener, step.to).await?;
+
     // At the end the repair has removed them; at the beginning they are not there yet.
     let has_none = "!document.querySelector('.legend')?.innerText.includes('duplicate')";
     tab.evaluate("document.querySelector('#moment').focus()")
@@ -272,7 +274,7 @@ async fn has_one_number(tab: &Tab, listener: &PageListener, at: f64) -> Result<(
     // That of the map, and of each node that of its block.
     tab.open(&listener.view(&format!("#/map?network={NETWORK}&at={at}")))
         .await?;
-    tab.until_text("main p.quiet", &format!("{in_use} in use;"))
+    tab.until_text("main p.quiet", &format!("{in_use} addresses in use;"))
         .await;
     let disagree = "(async () => {
         const read = async (path) => (await fetch(`/summary/v1alpha1/${path}`)).json();
@@ -303,6 +305,46 @@ async fn has_one_number(tab: &Tab, listener: &PageListener, at: f64) -> Result<(
     tab.press("End").await?;
     let nodes = "document.querySelectorAll('.cell-details dd a[href^=\"#/node/\"]').length";
     tab.until(&format!("{nodes} === 2")).await;
+    Ok(())
+}
+
+/// Checks that the marks of duplicates do not cover their neighbours.
+async fn marks_stay_within_their_cells(tab: &Tab, listener: &PageListener, at: f64) -> Result<()> {
+    let prefix = "10.244.0.0/24";
+    let view = format!("#/map?network={NETWORK}&prefix={prefix}&at={at}");
+    tab.open(&listener.view(&view)).await?;
+    tab.until_text(".crumbs [aria-current]", prefix).await;
+    tab.until_text(".legend", "duplicate").await;
+    // The states of the cells that have a pixel of the marks' colour, but for those at the border of
+    // the block.
+    let marked = "(async () => {
+        const path = '/summary/v1alpha1/map?prefix=PREFIX&at=AT';
+        const { view } = await (await fetch(path)).json();
+        const canvas = document.querySelector('.map canvas');
+        const size = canvas.width / view.width;
+        const context = new OffscreenCanvas(canvas.width, canvas.height)
+            .getContext('2d', { willReadFrequently: true });
+        context.drawImage(canvas, 0, 0);
+        const colour = getComputedStyle(canvas).getPropertyValue('--mark');
+        const mark = colour.match(/[0-9a-f]{2}/g).map((part) => parseInt(part, 16));
+        const isMarked = ({ x, y }) => {
+            const { data } = context.getImageData(x * size, y * size, size, size);
+            for (let at = 0; at < data.length; at += 4) {
+                if (mark.every((part, index) => data[at + index] === part)) return true;
+            }
+            return false;
+        };
+        const inner = ({ x, y }) => 0 < x && x < view.width - 1 && 0 < y && y < view.height - 1;
+        const cells = view.cells.filter(inner).filter(isMarked);
+        return cells.map(({ dominant }) => dominant);
+    })()"
+        .replace("PREFIX", prefix)
+        .replace("AT", &at.to_string());
+    tab.until(&format!("{marked}.then((found) => found.length > 0)"))
+        .await;
+    let marked = tab.evaluate(&marked).await?;
+    let marked = marked.as_array().context("cells")?;
+    ensure!(marked.iter().all(|one| one == "duplicate"), "{marked:?}");
     Ok(())
 }
 

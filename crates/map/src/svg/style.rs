@@ -85,7 +85,7 @@ pub(super) fn write_marks(canvas: &mut Canvas) {
     };
     let (light, dark) = (rules(Palette::Light), rules(Palette::Dark));
     canvas.push(format_args!(
-        "<style>.m *{{fill:none;stroke-width:2px;pointer-events:stroke}}.m .halo{{stroke-width:4px}}\n{light}\n\
+        "<style>.m *{{fill:none;stroke-width:2px;pointer-events:stroke}}.m .halo{{stroke-width:4px}}.m .thin{{stroke-width:2px}}\n{light}\n\
          @media (prefers-color-scheme:dark){{{dark}}}\n</style>\n"
     ));
 }
