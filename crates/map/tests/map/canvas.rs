@@ -525,6 +525,7 @@ fn marks_are_borders_of_blocks_and_rings_of_addresses() {
     let of = |class: &str| svg.matches(&format!("<g class=\"m {class}\">")).count();
     assert_eq!((of("m-error"), of("m-warning")), (1, 1), "{svg}");
     assert!(svg.contains("<circle cx="), "the address is one cell");
+    assert!(!svg.contains(":not("), "PNGs would have no such rule");
     assert!(!whole("10.244.2.0/24").is_marked());
     let plain = Scene::new(&space, network, network.cidr(), svg::limits()).unwrap();
     assert!(!svg::picture(&plain).contains("class=\"m "));
