@@ -33,7 +33,7 @@ pub use details::{LeaseFileRow, NodeDetails, NodeLocal, SandboxRow};
 pub use documents::{
     BlockRow, ClusterChanges, ClusterSummary, NetworkRow, NodeRow, PodCounts, StreamDocument,
 };
-pub use findings::{CheckRow, Finding, FindingReport, MOST_FINDINGS};
+pub use findings::{CheckRow, Finding, FindingPlace, FindingReport, MOST_FINDINGS};
 pub use listing::{BlockListing, HeldAddress, ListedBlock};
 pub use networks::{infer_nodes, infer_services};
 pub use pod::PodFacts;
