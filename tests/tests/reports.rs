@@ -52,24 +52,35 @@ fn texts(page: &Page, element: &str) -> Vec<String> {
 /// The output of kubectl for a cluster after story B's change of the mask: two nodes have one block,
 /// and two of their pods one address.
 fn duplicates(pages: &Pages) -> Result<String> {
-    let node = |name: &str, block: &str| {
+    dump_of(
+        pages,
+        &[
+            ("worker1", "10.244.7.0/24"),
+            ("worker2", "10.244.8.0/24"),
+            ("worker289", "10.244.7.0/24"),
+        ],
+        &[
+            ("api-0", "worker1", "10.244.7.2"),
+            ("api-1", "worker289", "10.244.7.2"),
+            ("web-0", "worker1", "10.244.7.3"),
+            ("web-1", "worker2", "10.244.8.2"),
+        ],
+    )
+}
+
+/// The output of kubectl for nodes with their blocks, and for pods with their nodes and addresses.
+fn dump_of(pages: &Pages, nodes: &[(&str, &str)], pods: &[(&str, &str, &str)]) -> Result<String> {
+    let node = |(name, block): &(&str, &str)| {
         json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": name},
             "spec": {"podCIDR": block, "podCIDRs": [block]}})
     };
-    let pod = |name: &str, node: &str, ip: &str| {
+    let pod = |(name, node, ip): &(&str, &str, &str)| {
         json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"namespace": "default", "name": name},
             "spec": {"nodeName": node, "containers": [{"name": "c", "image": "pause"}]},
             "status": {"phase": "Running", "podIP": ip, "podIPs": [{"ip": ip}]}})
     };
-    let list = json!({"apiVersion": "v1", "kind": "List", "items": [
-        node("worker1", "10.244.7.0/24"),
-        node("worker2", "10.244.8.0/24"),
-        node("worker289", "10.244.7.0/24"),
-        pod("api-0", "worker1", "10.244.7.2"),
-        pod("api-1", "worker289", "10.244.7.2"),
-        pod("web-0", "worker1", "10.244.7.3"),
-        pod("web-1", "worker2", "10.244.8.2"),
-    ]});
+    let items: Vec<_> = nodes.iter().map(node).chain(pods.iter().map(pod)).collect();
+    let list = json!({"apiVersion": "v1", "kind": "List", "items": items});
     let file = pages.file("dump.json");
     fs::write(&file, list.to_string())?;
     Ok(file)
@@ -154,27 +165,90 @@ fn audit_writes_findings_map_and_repair() -> Result<()> {
     Ok(())
 }
 
+/// A block that contains those of two other nodes.
+fn overlap(pages: &Pages) -> Result<String> {
+    dump_of(
+        pages,
+        &[
+            ("wide", "10.244.0.0/21"),
+            ("worker1", "10.244.1.0/24"),
+            ("worker2", "10.244.3.0/24"),
+        ],
+        &[
+            ("api-0", "worker1", "10.244.1.2"),
+            ("web-0", "wide", "10.244.5.2"),
+        ],
+    )
+}
+
+#[test]
+fn an_overlap_is_marked_at_each_of_its_blocks() -> Result<()> {
+    let pages = Pages::new()?;
+    let dump = overlap(&pages)?;
+    let (_, page) = pages.written(&["audit", &dump, "--cluster-cidr", "10.244.0.0/16"])?;
+    let map = page.within("figure", "svg").next().context("a map")?;
+    let marks = map.all("g").map(|mark| mark.text());
+    let marks = marks.filter(|text| text.contains("overlapping-pod-cidr: "));
+    assert_eq!(marks.count(), 3);
+    let places = "10.244.0.0/2110.244.1.0/2410.244.3.0/24";
+    assert!(texts(&page, "td").iter().any(|cell| cell == places));
+    let table = pages.written(&["audit", &dump, "--cluster-cidr", "10.244.1.0/24"])?;
+    let cells = texts(&table.1, "td");
+    let outside = |row: &[String]| row[0] == "10.244.3.0/24" && row[1].starts_with("overlapping");
+    assert!(cells.windows(2).any(outside), "{cells:?}");
+    let map = finish(&mut podplane(["map", "--from", &dump])).stdout;
+    for line in [
+        "10.244.0.0/21 2/2045 wide overlap",
+        "10.244.1.0/24 1/253 worker1 overlap",
+        "10.244.3.0/24 0/253 worker2 overlap",
+    ] {
+        assert!(map.contains(line), "{line}: {map}");
+    }
+    Ok(())
+}
+
 #[test]
 fn audit_and_map_count_each_address_and_each_block_once() -> Result<()> {
     let pages = Pages::new()?;
-    let dump = duplicates(&pages)?;
+    // Three nodes, two blocks; four pods, three addresses.
+    counts_are_the_same(&pages, &duplicates(&pages)?, [3, 503])?;
+    // Two blocks within a third one, and a pod in one of them and one beside them.
+    counts_are_the_same(&pages, &overlap(&pages)?, [2, 2043])
+}
+
+/// Compares the numbers of addresses that audit and map have, in all of their forms.
+fn counts_are_the_same(pages: &Pages, dump: &str, [used, free]: [u64; 2]) -> Result<()> {
     let json = |args: &[&str]| -> Result<serde_json::Value> {
         Ok(serde_json::from_str(&finish(&mut podplane(args)).stdout)?)
     };
     let range = ["--cluster-cidr", "10.244.0.0/16"];
-    let audit = json(&[&["audit", &dump, "-o", "json"], &range[..]].concat())?;
+    let audit = json(&[&["audit", dump, "-o", "json"], &range[..]].concat())?;
     let audit = &audit["summary"]["addresses"];
-    let map = json(&[&["map", "--from", &dump, "-o", "json"], &range[..]].concat())?;
+    let map = json(&[&["map", "--from", dump, "-o", "json"], &range[..]].concat())?;
     let count = |state: &str| map["view"]["counts"][state].as_u64().unwrap_or_default();
-    let used = ["pod", "duplicate", "outside"]
-        .map(count)
-        .iter()
-        .sum::<u64>();
-    // Three nodes, two blocks; four pods, three addresses.
-    assert_eq!((used, count("free")), (3, 503), "{map:#}");
+    let in_use = ["pod", "duplicate", "outside"].map(count);
+    assert_eq!(
+        (in_use.iter().sum(), count("free")),
+        (used, free),
+        "{map:#}"
+    );
     assert_eq!(audit["used"], used, "{audit:#}");
-    assert_eq!(audit["free"], count("free"), "{audit:#}");
-    assert_eq!(audit["capacity"], used + count("free"), "{audit:#}");
+    assert_eq!(audit["free"], free, "{audit:#}");
+    assert_eq!(audit["capacity"], used + free, "{audit:#}");
+    let (_, page) = pages.written(&[&["audit", dump], &range[..]].concat())?;
+    let capacity = used + free;
+    let line = format!("addresses: {used} of {capacity} used, {free} free");
+    assert!(texts(&page, "li").contains(&line), "{line}");
+    let svg = page.within("figure", "svg").next().context("a map")?.text();
+    assert!(
+        svg.contains(&format!("free [.] {free}: can be given")),
+        "{svg}"
+    );
+    let text = finish(&mut podplane(
+        [&["map", "--from", dump], &range[..]].concat(),
+    ))
+    .stdout;
+    assert!(text.contains(&format!(".  free       {free}")), "{text}");
     Ok(())
 }
 

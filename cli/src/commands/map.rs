@@ -9,8 +9,8 @@ use std::process::ExitCode;
 use clap::ColorChoice;
 use podplane_cluster::data_dir::DataDir;
 use podplane_map::{
-    AddressDetail, AddressSpace, ColorMode, MapTarget, Scene, ShownPart, SpaceParts, TextGrid,
-    TextSize, View, svg,
+    AddressDetail, AddressSpace, ColorMode, MapTarget, Scene, SceneMark, ShownPart, SpaceParts,
+    TextGrid, TextSize, View, svg,
 };
 use podplane_progress::{PlainLines, Progress};
 use serde_json::json;
@@ -132,6 +132,7 @@ fn show(args: &MapArgs, space: &AddressSpace) -> anyhow::Result<()> {
         }
         MapFormat::Svg | MapFormat::Png => {
             let scene = Scene::new(space, network, prefix, svg::limits())?;
+            let scene = scene.with_marks(SceneMark::of_overlaps(space));
             let picture = svg::picture(&scene);
             match output.format {
                 MapFormat::Png => output.write(&picture::png(&picture)?),

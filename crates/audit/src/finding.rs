@@ -179,9 +179,8 @@ pub struct Finding {
     /// The objects concerned, sorted: `Node/NAME`, `Pod/NAMESPACE/NAME`. Empty if it is the cluster
     /// as a whole.
     pub objects: Vec<String>,
-    /// The block or address concerned, if it is one.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub prefix: Option<IpNet>,
+    /// The blocks and addresses concerned, sorted.
+    pub prefixes: Vec<IpNet>,
     /// The fault, in one sentence.
     pub message: String,
     /// The advice.

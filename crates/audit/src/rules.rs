@@ -84,6 +84,10 @@ pub fn audit(dump: &Dump, expected: &ExpectedBlocks) -> AuditReport {
     findings.extend(capacity::of_nodes(dump, &used, &over));
     let mut summary = Summary::new(dump, expected, checks(dump, expected));
     findings.extend(capacity::of_cluster(dump, &summary));
+    for finding in &mut findings {
+        finding.prefixes.sort_unstable();
+        finding.prefixes.dedup();
+    }
     findings.sort_unstable_by(|a, b| {
         let key = |finding: &Finding| (std::cmp::Reverse(finding.severity), finding.code);
         let order = key(a).cmp(&key(b)).then_with(|| a.objects.cmp(&b.objects));

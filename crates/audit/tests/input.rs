@@ -221,6 +221,38 @@ fn counts_shared_blocks_and_addresses_once() {
 }
 
 #[test]
+fn a_finding_has_all_of_its_places() {
+    let node = |name: &str, blocks: &[&str]| json!({"kind": "Node", "metadata": {"name": name}, "spec": {"podCIDR": blocks[0], "podCIDRs": blocks}});
+    let items = [
+        node("wide", &["10.0.0.0/22"]),
+        node("a", &["10.0.1.0/24"]),
+        node("b", &["10.0.2.7/24", "fd00::/64"]),
+        node("apart", &["10.1.0.0/24"]),
+    ];
+    let dump = read(json!(items).to_string().as_bytes()).unwrap();
+    let expected = ExpectedBlocks::new(&ControllerFlags::default(), &dump).unwrap();
+    let report = serde_json::to_value(audit(&dump, &expected)).unwrap();
+    let findings = report["findings"].as_array().unwrap().iter();
+    let places: Vec<_> = findings
+        .map(|finding| (finding["code"].as_str().unwrap(), &finding["prefixes"]))
+        .collect();
+    assert_eq!(
+        places,
+        [
+            (
+                "overlapping-pod-cidr",
+                &json!(["10.0.0.0/22", "10.0.1.0/24", "10.0.2.0/24"])
+            ),
+            (
+                "wrong-family-pod-cidr",
+                &json!(["10.0.2.0/24", "fd00::/64"])
+            ),
+            ("wrong-size-pod-cidr", &json!(["10.0.0.0/22"])),
+        ]
+    );
+}
+
+#[test]
 fn accepts_an_empty_cluster() {
     for text in [
         "{\"kind\": \"List\", \"items\": []}",

@@ -79,7 +79,7 @@ fn count_within(sorted: &[u128], first: u128, last: u128) -> u128 {
 const LAYERS: [AddressState; 4] = [
     // The addresses that nodes give to pods.
     AddressState::Free,
-    // The rest of their blocks: first and last addresses.
+    // The rest of their blocks: first and last addresses, and gateways.
     AddressState::Reserved,
     // Former blocks.
     AddressState::Withheld,

@@ -47,7 +47,10 @@ impl fmt::Display for OverlapPart {
         match self {
             Self::Network { role, cidr } => write!(f, "{role} {cidr}"),
             Self::Block { cidr, state, node } => {
-                write!(f, "{state} block {cidr}")?;
+                if *state != BlockState::Assigned {
+                    write!(f, "{state} ")?;
+                }
+                write!(f, "block {cidr}")?;
                 node.iter().try_for_each(|node| write!(f, " of {node}"))
             }
         }
@@ -61,6 +64,31 @@ pub struct Overlap {
     pub wide: OverlapPart,
     /// The narrower one.
     pub narrow: OverlapPart,
+}
+
+impl Overlap {
+    /// The part that the block overlaps; `None` if it is not one of the two.
+    #[must_use]
+    pub(crate) fn other_than(&self, block: &NodeBlock) -> Option<&OverlapPart> {
+        let is_block = |part: &OverlapPart| {
+            matches!(part, OverlapPart::Block { cidr, node, .. }
+                if *cidr == block.cidr() && node.as_deref() == block.node())
+        };
+        match (is_block(&self.narrow), is_block(&self.wide)) {
+            (true, _) => Some(&self.wide),
+            (false, true) => Some(&self.narrow),
+            (false, false) => None,
+        }
+    }
+
+    /// The prefixes at fault: the narrower one, and the wider one unless it is a network.
+    pub fn prefixes(&self) -> impl Iterator<Item = IpNet> + use<> {
+        let wide = match &self.wide {
+            OverlapPart::Block { cidr, .. } => Some(*cidr),
+            OverlapPart::Network { .. } => None,
+        };
+        wide.into_iter().chain([self.narrow.cidr()])
+    }
 }
 
 impl fmt::Display for Overlap {
@@ -200,11 +228,11 @@ mod tests {
                 ],
             ),
             [
-                "assigned block 10.1.0.0/24 of b overlaps assigned block 10.1.0.0/24 of a",
-                "assigned block 10.1.0.128/25 of a overlaps assigned block 10.1.0.0/24 of b",
+                "block 10.1.0.0/24 of b overlaps block 10.1.0.0/24 of a",
+                "block 10.1.0.128/25 of a overlaps block 10.1.0.0/24 of b",
                 "service range 10.96.0.0/12 overlaps cluster CIDR 10.0.0.0/8",
-                "assigned block 10.96.7.0/24 of e overlaps service range 10.96.0.0/12",
-                "assigned block 192.168.0.0/26 of f overlaps node network 192.168.0.0/24",
+                "block 10.96.7.0/24 of e overlaps service range 10.96.0.0/12",
+                "block 192.168.0.0/26 of f overlaps node network 192.168.0.0/24",
             ]
         );
     }

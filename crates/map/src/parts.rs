@@ -6,7 +6,10 @@ use ipnet::IpNet;
 use podplane_ipam::{AddressRange, Claim, Family, ServiceRange, parse_cidr};
 use serde::{Deserialize, Serialize};
 
-use crate::name::Name;
+use crate::{
+    name::Name,
+    prefix::{number, size},
+};
 
 /// An invalid fact. The text names the field and its value.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -393,9 +396,33 @@ impl NodeBlock {
         }
     }
 
+    /// The number of addresses that pods can get of the block alone; saturates for IPv6.
+    #[must_use]
+    pub fn capacity(&self) -> u128 {
+        let sizes = self.given().map(|(first, last)| size(first, last));
+        sizes.fold(0, u128::saturating_add)
+    }
+
+    /// The addresses that pods can get, as runs of numbers: without the gateway.
+    pub(crate) fn given(&self) -> impl Iterator<Item = (u128, u128)> + use<> {
+        let ends = self
+            .ends()
+            .map(|(first, last)| (number(first), number(last)));
+        let gateway = self.gateway().map(number);
+        let runs = ends.map(|(first, last)| match gateway {
+            Some(gateway) if (first..=last).contains(&gateway) => [
+                gateway.checked_sub(1).map(|before| (first, before)),
+                gateway.checked_add(1).map(|after| (after, last)),
+            ],
+            _ => [Some((first, last)), None],
+        });
+        let runs = runs.into_iter().flatten().flatten();
+        runs.filter(|(first, last)| first <= last)
+    }
+
     /// The first and last address for pods, the gateway possibly among them; `None` if pods get
     /// none, as of host-local's blocks of one or two addresses.
-    pub(crate) fn usable(&self) -> Option<(IpAddr, IpAddr)> {
+    fn ends(&self) -> Option<(IpAddr, IpAddr)> {
         match &self.layout {
             BlockLayout::HostLocal => {
                 let gateway = self.gateway()?;

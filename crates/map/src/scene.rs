@@ -3,6 +3,7 @@
 use ipnet::IpNet;
 
 use crate::{
+    overlap::Overlap,
     parts::Network,
     space::AddressSpace,
     view::{GridLimit, View, ViewError},
@@ -35,6 +36,23 @@ pub struct SceneMark {
     pub severity: MarkSeverity,
     /// The text for those who point at the mark.
     pub text: String,
+}
+
+impl SceneMark {
+    /// The marks of all overlaps, at each block.
+    #[must_use]
+    pub fn of_overlaps(space: &AddressSpace) -> Vec<Self> {
+        let marks = |overlap: &Overlap| {
+            let text = format!("overlap: {overlap}");
+            let mark = move |prefix| Self {
+                prefix,
+                severity: MarkSeverity::Error,
+                text: text.clone(),
+            };
+            overlap.prefixes().map(mark)
+        };
+        space.overlaps().iter().flat_map(marks).collect()
+    }
 }
 
 /// A view of one network, and the other networks beside it: the input of every canvas.

@@ -12,7 +12,7 @@ use podplane_ipam::Family;
 
 use crate::{
     index::{Cover, LayerNumber, StateIndex},
-    overlap::{Overlap, overlaps},
+    overlap::{Overlap, OverlapPart, overlaps},
     parts::{AddressClaim, BlockState, Holder, Network, NetworkRole, NodeBlock},
     prefix::{address, bounds, number},
     state::{AddressState, StateCounts},
@@ -236,6 +236,15 @@ impl AddressSpace {
         &self.overlaps
     }
 
+    /// The blocks and networks that the block overlaps.
+    pub(crate) fn overlaps_of<'a>(
+        &'a self,
+        block: &'a NodeBlock,
+    ) -> impl Iterator<Item = &'a OverlapPart> {
+        let overlaps = self.overlaps.iter();
+        overlaps.filter_map(|overlap| overlap.other_than(block))
+    }
+
     /// The nodes that report a number of orphaned addresses without the addresses, by name.
     #[must_use]
     pub fn unlocated_orphans(&self) -> &[(String, u64)] {
@@ -257,6 +266,16 @@ impl AddressSpace {
             NetworkRole::Pods => states.counts_with_blocks(first, last),
             NetworkRole::Services | NetworkRole::Nodes => states.counts_without_blocks(first, last),
         }
+    }
+
+    /// The number of addresses of the block that pods can get of it now.
+    #[must_use]
+    pub fn free_in(&self, block: &NodeBlock) -> u128 {
+        let states = &self.family(Family::of(&block.cidr())).states;
+        let runs = block.given();
+        let free = runs.map(|(first, last)| states.counts_with_blocks(first, last));
+        let free = free.map(|counts| counts.of(AddressState::Free));
+        free.fold(0, u128::saturating_add)
     }
 
     /// The state of one address, as a part of a network of `role`.
@@ -400,8 +419,7 @@ impl AddressSpace {
             match block.state() {
                 BlockState::Assigned | BlockState::Foreign | BlockState::Unowned => {
                     live.push(whole);
-                    let range = block.usable();
-                    usable.extend(range.map(|(first, last)| (number(first), number(last))));
+                    usable.extend(block.given());
                 }
                 BlockState::Draining | BlockState::Held | BlockState::Quarantined => {
                     withheld.push(whole);
@@ -452,7 +470,10 @@ impl AddressSpace {
             .blocks_of(family)
             .filter(|(_, block)| block.state().is_live());
         let gateways = live.filter_map(|(_, block)| block.gateway());
-        let gateways = gateways.map(|ip| (number(ip), AddressState::Gateway));
+        // A block that overlaps this one gives it to pods all the same.
+        let is_given = |number: &u128| states.layer_of(*number).state() == AddressState::Free;
+        let gateways = gateways.map(number).filter(|number| !is_given(number));
+        let gateways = gateways.map(|number| (number, AddressState::Gateway));
         let mut unclaimed: BTreeMap<u128, AddressState> = reserved.chain(gateways).collect();
         let claimed = |number: &u128| records.binary_search_by_key(number, |record| record.number);
         unclaimed.retain(|number, _| claimed(number).is_err());

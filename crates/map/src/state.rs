@@ -208,11 +208,15 @@ impl StateCounts {
             .map_or_else(|| self.background(), |(state, _)| state)
     }
 
-    /// The most frequent state without a holder; with equal numbers the more urgent one.
+    /// The most frequent state without a holder; with equal numbers the more urgent one. A block
+    /// is visible in a /8, too: outside of blocks is only what has none in it.
     #[must_use]
     pub fn background(&self) -> AddressState {
         let unused = self.present().filter(|(state, _)| !state.is_in_use());
-        let most = unused.min_by_key(|(state, count)| (std::cmp::Reverse(*count), *state));
+        let most = unused.min_by_key(|(state, count)| {
+            let is_unassigned = *state == AddressState::Unassigned;
+            (is_unassigned, std::cmp::Reverse(*count), *state)
+        });
         most.map_or(AddressState::Unassigned, |(state, _)| state)
     }
 
@@ -287,6 +291,8 @@ mod tests {
             (vec![(Reserved, 2), (Gateway, 1), (Free, 253)], Free),
             (vec![(Reserved, 2), (Free, 2)], Reserved),
             (vec![(Reserved, 256)], Reserved),
+            (vec![(Free, 253), (Unassigned, 5000)], Free),
+            (vec![(Unassigned, 5000)], Unassigned),
             (vec![], Unassigned),
         ] {
             assert_eq!(counts(&each).dominant(), want, "{each:?}");

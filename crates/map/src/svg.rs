@@ -5,11 +5,12 @@
 //! has a pattern, and a letter where a cell is large enough.
 
 mod blocks;
+mod labels;
 mod style;
 mod topology;
 
 use std::{
-    collections::{BTreeMap, BTreeSet},
+    collections::BTreeMap,
     fmt::{Arguments, Write as _},
 };
 
@@ -43,8 +44,6 @@ const LETTER_SIZE: f64 = 13.0;
 /// The widths of a character of the title and of other text: at least those of common fonts.
 const TITLE_CHARACTER: f64 = 11.5;
 const TEXT_CHARACTER: f64 = 7.2;
-/// The width of a character of a label; monospaced, as the fonts of viewers differ.
-const LABEL_CHARACTER: f64 = 6.1;
 /// The most lines of remarks.
 const MOST_NOTES: usize = 24;
 /// The most cells whose holders are named where the mouse points.
@@ -153,6 +152,11 @@ enum CellSign {
     Letter,
     /// In small cells.
     Pattern,
+}
+
+/// Returns true for a large cell with a letter: one that is more than free.
+const fn has_letter(cell: &Cell) -> bool {
+    !matches!(cell.dominant, AddressState::Free | AddressState::Unassigned)
 }
 
 fn cell_rect(cell: &Cell) -> Rect {
@@ -339,7 +343,7 @@ impl Canvas {
         if sign == CellSign::Letter {
             self.letters(view, place);
         }
-        self.labels(view, place);
+        self.labels(scene.space(), view, place, sign);
     }
 
     /// Marks places by a border within each, so that no mark covers a neighbour. Several marks of
@@ -489,10 +493,7 @@ impl Canvas {
 
     /// Writes the letter of each cell that is more than free.
     fn letters(&mut self, view: &View, place: Place) {
-        for cell in view.cells() {
-            if matches!(cell.dominant, AddressState::Free | AddressState::Unassigned) {
-                continue;
-            }
+        for cell in view.cells().iter().filter(|cell| has_letter(cell)) {
             let x = place.x + place.cell * (f64::from(cell.x) + 0.5);
             let y = place.y + place.cell * (f64::from(cell.y) + 0.5) + 3.5;
             // The letter is in the middle, which a low level leaves to the background.
@@ -504,52 +505,6 @@ impl Canvas {
             self.push(format_args!(
                 "<text class=\"letter l-{under}\" x=\"{x}\" y=\"{y}\">{letter}</text>\n"
             ));
-        }
-    }
-
-    /// Writes the nodes and the prefix into blocks that are large enough.
-    fn labels(&mut self, view: &View, place: Place) {
-        let outlines = view.outlines();
-        for outlines in outlines.chunk_by(|a, b| a.rect == b.rect) {
-            // Equal blocks have one label, which names all nodes or, without the room, the first.
-            let Some(outline) = outlines.first() else {
-                continue;
-            };
-            let is_former = outline.state.is_withheld();
-            let alike = outlines
-                .iter()
-                .filter(|each| each.state.is_withheld() == is_former);
-            let nodes: BTreeSet<_> = alike.filter_map(|each| each.node.as_deref()).collect();
-            let width = f64::from(outline.rect.width) * place.cell;
-            let height = f64::from(outline.rect.height) * place.cell;
-            let fits = |text: &str| {
-                let characters = offset(text.chars().count());
-                characters * LABEL_CHARACTER + 8.0 <= width
-            };
-            let cidr = outline.cidr.to_string();
-            let name = match nodes.is_empty() {
-                true => outline.state.to_string(),
-                false => (1..=words::NAMED_NODES)
-                    .rev()
-                    .map(|named| words::some_nodes(nodes.iter().copied(), named))
-                    .find(|name| fits(name))
-                    .unwrap_or_default(),
-            };
-            let lines: Vec<&str> = [&*name, &cidr]
-                .into_iter()
-                .filter(|line| !line.is_empty() && fits(line))
-                .take(if height >= 30.0 { 2 } else { 1 })
-                .collect();
-            if height < 14.0 {
-                continue;
-            }
-            let (x, y) = outline.rect.centre();
-            let x = place.x + place.cell * x;
-            let middle = place.y + place.cell * y + 3.5;
-            let top = middle - 6.5 * (offset(lines.len()) - 1.0);
-            for (index, line) in lines.iter().enumerate() {
-                self.text("label", x, top + 13.0 * offset(index), line);
-            }
         }
     }
 

@@ -184,20 +184,36 @@ pub(crate) fn block(space: &AddressSpace, role: NetworkRole, index: usize) -> St
 /// The heading of a list of blocks.
 pub(crate) const BLOCKS_HEADING: &str = "blocks: used/usable, node";
 
-/// `10.244.1.0/24 12/253 node-a draining`, for a list of blocks.
+/// `10.244.1.0/24 12/253 node-a draining overlap`, for a list of blocks.
 pub(crate) fn block_line(space: &AddressSpace, index: usize) -> String {
     let Some(block) = space.blocks().get(index) else {
         return String::new();
     };
     let cidr = block.cidr();
-    let counts = space.counts(NetworkRole::Pods, &cidr);
+    let used = readable(space.counts(NetworkRole::Pods, &cidr).in_use());
     let node = block.node().unwrap_or("<none>");
-    let (used, usable) = (readable(counts.in_use()), readable(counts.usable()));
-    match block.state() {
+    // Of this block alone: what an overlapping one gives is not the node's.
+    let usable = readable(block.capacity());
+    let line = match block.state() {
         BlockState::Assigned => format!("{cidr} {used}/{usable} {node}"),
         // No node can have it.
         BlockState::Reserved => format!("{cidr} reserved"),
         state => format!("{cidr} {used}/{usable} {node} {state}"),
+    };
+    match space.overlaps_of(block).next() {
+        Some(_) => format!("{line} overlap"),
+        None => line,
+    }
+}
+
+/// `; overlaps block 10.244.0.0/21 of node-b +2`: the others than equal blocks.
+fn overlaps(space: &AddressSpace, block: &NodeBlock) -> String {
+    let others = space.overlaps_of(block);
+    let mut others = others.filter(|other| other.cidr() != block.cidr());
+    match (others.next(), others.count()) {
+        (None, _) => String::new(),
+        (Some(first), 0) => format!("; overlaps {first}"),
+        (Some(first), more) => format!("; overlaps {first} +{more}"),
     }
 }
 
@@ -217,10 +233,10 @@ pub fn cell_line(space: &AddressSpace, role: NetworkRole, cell: &Cell) -> String
         (Some(block), _) => {
             let node = block.node().map(|node| format!(" of {node}"));
             let (cidr, node) = (block.cidr(), node.unwrap_or_default());
-            let also = also(space, block);
+            let others = also(space, block) + &overlaps(space, block);
             match block.state() {
-                BlockState::Assigned => format!("{line}; block {cidr}{node}{also}"),
-                state => format!("{line}; block {cidr}{node}, {state}{also}"),
+                BlockState::Assigned => format!("{line}; block {cidr}{node}{others}"),
+                state => format!("{line}; block {cidr}{node}, {state}{others}"),
             }
         }
         (None, 0) => line,
@@ -256,7 +272,7 @@ pub(crate) fn holders(record: &AddressRecord<'_>) -> String {
 }
 
 /// The remarks on a scene, at most `most` lines: faults of the view, then overlaps, then addresses
-/// without a place in it. The last line says how many are left out.
+/// without a place in it. The last line says how many are left out; a single one, of how many.
 pub(crate) fn notes(scene: &Scene<'_>, most: usize) -> Vec<String> {
     let (space, main) = (scene.space(), scene.main());
     let prefix = main.prefix();
@@ -289,12 +305,21 @@ pub(crate) fn notes(scene: &Scene<'_>, most: usize) -> Vec<String> {
     if total <= most {
         return lines.take(most).collect();
     }
-    let Some(room) = most.checked_sub(1) else {
-        return Vec::new();
-    };
-    let mut notes: Vec<String> = lines.take(room).collect();
-    notes.push(format!("and {} more", total - notes.len()));
-    notes
+    let mut lines = lines;
+    match most {
+        0 => Vec::new(),
+        // The number alone would say nothing.
+        1 => lines
+            .next()
+            .map(|first| format!("1 of {total}: {first}"))
+            .into_iter()
+            .collect(),
+        _ => {
+            let mut notes: Vec<String> = lines.take(most - 1).collect();
+            notes.push(format!("and {} more", total - notes.len()));
+            notes
+        }
+    }
 }
 
 #[cfg(test)]

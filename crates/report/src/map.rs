@@ -127,7 +127,7 @@ fn block(space: &AddressSpace, index: usize) -> Option<Row> {
             details => format!("{}, {details}", block.state()),
         }),
         Cell::Text(readable(counts.in_use())),
-        Cell::Text(readable(counts.of(AddressState::Free))),
+        Cell::Text(readable(space.free_in(block))),
         Cell::Toned(Tone::Bad, faults.collect::<Vec<_>>().join(", ")),
     ]))
 }

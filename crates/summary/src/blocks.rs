@@ -1,7 +1,5 @@
 //! The records of node blocks as facts of the map.
 
-use std::net::IpAddr;
-
 use podplane_ipam::parse_cidr;
 use podplane_map::{BlockState, NodeBlock};
 use podplane_proto::ipam::{Block, BlockState as RecordState};
@@ -16,12 +14,6 @@ pub fn node_block(record: &Block) -> Option<NodeBlock> {
     let node = node.filter(|_| !matches!(state, BlockState::Reserved | BlockState::Unowned));
     let block = NodeBlock::new(cidr, state, node).ok()?;
     Some(block.with_details(&details(record)))
-}
-
-/// The last known addresses of the sandboxes in a held block.
-pub fn held_addresses(record: &Block) -> impl Iterator<Item = IpAddr> {
-    let addresses = record.hold.iter().flat_map(|hold| &hold.addresses);
-    addresses.filter_map(|known| known.address.parse().ok())
 }
 
 fn state(record: &Block, has_node: bool) -> Option<BlockState> {

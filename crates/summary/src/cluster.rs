@@ -16,7 +16,7 @@ use podplane_api::{
     pod_ips::PodIpResource,
 };
 use podplane_audit::NodeItem;
-use podplane_ipam::{Family, addresses::NodeAddresses, parse_cidr};
+use podplane_ipam::{addresses::NodeAddresses, parse_cidr};
 use podplane_map::{
     AddressClaim, AddressSpace, BlockLayout, BlockState, Holder, Name, Network, NetworkRole,
     NodeBlock, PodRule, SpaceParts,
@@ -24,12 +24,11 @@ use podplane_map::{
 use podplane_proto::ipam::Block;
 
 use crate::{
-    blocks::node_block,
     documents::{BlockRow, ClusterSummary, NetworkRow, NodeRow, PodCounts},
     findings::FindingReport,
     listing::BlockListing,
     networks,
-    node::NodeFacts,
+    node::{NodeFacts, addresses_used},
     pod::{PodFacts, key},
     waiting::{self, WaitingReason},
 };
@@ -227,19 +226,9 @@ impl Cluster {
     /// Replaces the records of blocks, as `ListBlocks` gives them. A cluster without records has
     /// those of its Node objects.
     pub fn set_blocks(&mut self, records: &[Block]) {
-        self.records = records.iter().filter_map(node_block).collect();
-        let holds = records.iter().filter_map(|record| record.hold.as_ref());
-        let addresses = holds.flat_map(|hold| &hold.addresses);
-        let claims = addresses.filter_map(|known| {
-            let holder = Holder::Sandbox {
-                name: format!("{}/{}", known.namespace, known.name).into(),
-                node: Some(known.node_name.as_str())
-                    .filter(|node| !node.is_empty())
-                    .map(Name::from),
-            };
-            AddressClaim::new(known.address.parse().ok()?, holder).ok()
-        });
-        self.held = claims.collect();
+        let listing = BlockListing::of_records(records);
+        self.records = listing.node_blocks().collect();
+        self.held = listing.claims().collect();
         self.are_blocks_stale = true;
     }
 
@@ -543,30 +532,18 @@ impl NodeEntry {
         Some(row)
     }
 
-    /// The number of addresses of its blocks that are in use, as the map counts them; with blocks
-    /// of both families, the larger one. Former blocks do not count, as they are not of the
-    /// capacity. Where pods have addresses elsewhere, as in networks with an IPAM of their own, it
-    /// is the number of these pods.
+    /// The number of [addresses in use](addresses_used), as the map counts them. Former blocks do
+    /// not count, as they are not of the capacity.
     fn used(&self, space: &AddressSpace) -> u64 {
-        let of_family = |family: Family| {
-            let blocks = self
-                .blocks
-                .iter()
-                .filter(|block| !block.state.is_withheld());
-            let cidrs = blocks.map(|block| block.cidr);
-            let cidrs = cidrs.filter(|cidr| Family::of(cidr) == family);
-            let counts = cidrs.map(|cidr| space.counts(NetworkRole::Pods, &cidr).in_use());
-            counts.fold(0, u128::saturating_add)
-        };
-        let has_ranges = self
-            .facts
-            .as_ref()
-            .is_some_and(|facts| !facts.ranges.is_empty());
-        let in_blocks = of_family(Family::V4).max(of_family(Family::V6));
-        match has_ranges || in_blocks == 0 {
-            true => self.addressed,
-            false => u64::try_from(in_blocks).unwrap_or(u64::MAX),
-        }
+        let facts = self.facts.as_ref();
+        let has_ranges = facts.is_some_and(|facts| !facts.ranges.is_empty());
+        let blocks = self
+            .blocks
+            .iter()
+            .filter(|block| !has_ranges && !block.state.is_withheld());
+        let blocks = blocks.map(|block| block.cidr);
+        let in_use = |cidr: &IpNet| space.counts(NetworkRole::Pods, cidr).in_use();
+        addresses_used(blocks, in_use, self.addressed)
     }
 }
 

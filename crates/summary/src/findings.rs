@@ -25,14 +25,22 @@ pub struct Finding {
     pub message: String,
     /// The advice.
     pub repair: String,
-    /// The place on the map, if it has one.
-    pub prefix: Option<IpNet>,
-    /// The narrowest network around the place.
-    pub network: Option<IpNet>,
+    /// The places on the map, by address.
+    pub places: Vec<FindingPlace>,
     /// The pods, as `NAMESPACE/NAME`.
     pub pods: Vec<String>,
     /// The nodes.
     pub nodes: Vec<String>,
+}
+
+/// A place of a finding on the map.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct FindingPlace {
+    /// The block or address.
+    pub prefix: IpNet,
+    /// The narrowest network around it.
+    pub network: Option<IpNet>,
 }
 
 /// A rule, and whether the cluster was checked by it.
@@ -81,13 +89,20 @@ impl FindingReport {
             .collect();
         let known: BTreeSet<(Code, IpNet)> = audited
             .iter()
-            .filter_map(|finding| Some((finding.code, finding.prefix?)))
+            .flat_map(|finding| {
+                let places = finding.places.iter();
+                places.map(|place| (finding.code, place.prefix))
+            })
             .collect();
         let of_map = of_map(space, orphaned).into_iter();
+        let is_known =
+            |finding: &Finding, place: &FindingPlace| known.contains(&(finding.code, place.prefix));
+        // The audit compares blocks with each other and with service ranges; the map adds the
+        // other networks.
         let is_new = |finding: &Finding| {
-            !finding
-                .prefix
-                .is_some_and(|prefix| known.contains(&(finding.code, prefix)))
+            let mut places = finding.places.iter();
+            finding.code == Code::OverlappingPodCidr
+                || !places.any(|place| is_known(finding, place))
         };
         let mut findings = audited;
         findings.extend(of_map.filter(is_new));
@@ -138,10 +153,7 @@ fn of_audit(space: &AddressSpace, finding: podplane_audit::Finding) -> Finding {
         nodes: named("Node"),
         repair: finding.repair,
         message: finding.message,
-        prefix: finding.prefix,
-        network: finding
-            .prefix
-            .and_then(|prefix| network_around(space, &prefix)),
+        places: places(space, finding.prefixes),
     }
 }
 
@@ -198,14 +210,12 @@ fn of_address(space: &AddressSpace, fault: &AddressRecord<'_>) -> Option<Finding
     };
     let pods = holders().filter(|holder| matches!(holder, Holder::Pod { .. }));
     let nodes: BTreeSet<&str> = holders().filter_map(Holder::node).collect();
-    let prefix = IpNet::from(ip);
     Some(Finding {
         code,
         severity,
         message,
         repair: repair.to_owned(),
-        prefix: Some(prefix),
-        network: network_around(space, &prefix),
+        places: places(space, [ip.into()]),
         pods: pods.map(|holder| holder.name().to_owned()).collect(),
         nodes: nodes.into_iter().map(str::to_owned).collect(),
     })
@@ -228,14 +238,12 @@ fn of_overlap(space: &AddressSpace, overlap: &Overlap) -> Option<Finding> {
         OverlapPart::Block { node, .. } => node.clone(),
         OverlapPart::Network { .. } => None,
     });
-    let prefix = overlap.narrow.cidr();
     Some(Finding {
         code,
         severity: Severity::Error,
         message: overlap.to_string(),
         repair: "give one of them another range".to_owned(),
-        prefix: Some(prefix),
-        network: network_around(space, &prefix),
+        places: places(space, overlap.prefixes()),
         pods: Vec::new(),
         nodes: nodes.collect(),
     })
@@ -255,11 +263,18 @@ fn of_node(node: String, orphaned: u64) -> Finding {
         ),
         repair: "end what holds them: sandboxes of pods that are gone, or leaked allocation files"
             .to_owned(),
-        prefix: None,
-        network: None,
+        places: Vec::new(),
         pods: Vec::new(),
         nodes: vec![node],
     }
+}
+
+fn places(space: &AddressSpace, prefixes: impl IntoIterator<Item = IpNet>) -> Vec<FindingPlace> {
+    let place = |prefix| FindingPlace {
+        prefix,
+        network: network_around(space, &prefix),
+    };
+    prefixes.into_iter().map(place).collect()
 }
 
 /// The narrowest network that contains the prefix.

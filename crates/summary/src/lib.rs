@@ -27,15 +27,16 @@ mod trace;
 mod waiting;
 
 pub use addresses::{AddressPage, AddressRow, HolderRow};
-pub use blocks::{held_addresses, node_block};
+pub use blocks::node_block;
 pub use cluster::Cluster;
 pub use details::{LeaseFileRow, NodeDetails, NodeLocal, SandboxRow};
 pub use documents::{
     BlockRow, ClusterChanges, ClusterSummary, NetworkRow, NodeRow, PodCounts, StreamDocument,
 };
-pub use findings::{CheckRow, Finding, FindingReport, MOST_FINDINGS};
+pub use findings::{CheckRow, Finding, FindingPlace, FindingReport, MOST_FINDINGS};
 pub use listing::{BlockListing, HeldAddress, ListedBlock};
 pub use networks::{infer_nodes, infer_services};
+pub use node::addresses_used;
 pub use pod::PodFacts;
 pub use query::{AddressQuery, AddressesRequest, MapQuery, MapRequest, QueryError};
 pub use scene::{BlockRef, CellChanges, MapChange, MapScene};

@@ -6,7 +6,10 @@ use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use podplane_map::{
     AddressClaim, AddressSpace, BlockState, Holder, Name, Network, NetworkRole, NodeBlock,
 };
+use podplane_proto::ipam::Block;
 use serde::{Deserialize, Serialize};
+
+use crate::blocks::node_block;
 
 /// The facts about the blocks of a cluster that its objects do not have.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -47,6 +50,17 @@ pub struct HeldAddress {
     pub node: Option<String>,
 }
 
+impl ListedBlock {
+    fn of(block: &NodeBlock) -> Self {
+        Self {
+            cidr: block.cidr(),
+            state: block.state(),
+            node: block.node().map(str::to_owned),
+            details: block.details().to_owned(),
+        }
+    }
+}
+
 impl BlockListing {
     /// The listing of a space.
     #[must_use]
@@ -68,28 +82,46 @@ impl BlockListing {
             }),
             _ => None,
         });
-        let blocks = space.blocks().iter().map(|block| ListedBlock {
-            cidr: block.cidr(),
-            state: block.state(),
-            node: block.node().map(str::to_owned),
-            details: block.details().to_owned(),
-        });
         Self {
             cluster_cidrs: networks.map(Network::cidr).collect(),
-            blocks: blocks.collect(),
+            blocks: space.blocks().iter().map(ListedBlock::of).collect(),
             held: held.collect(),
         }
     }
 
-    /// The blocks of which Node objects do not say everything. A block that cannot be is left out.
-    pub fn records(&self) -> impl Iterator<Item = NodeBlock> {
-        let is_of_node =
-            |block: &&ListedBlock| block.state == BlockState::Assigned && block.details.is_empty();
-        let others = self.blocks.iter().filter(move |block| !is_of_node(block));
-        others.filter_map(|block| {
+    /// The listing of records as `ListBlocks` gives them, without ranges. A record that cannot be
+    /// read is left out.
+    #[must_use]
+    pub fn of_records(records: &[Block]) -> Self {
+        let blocks = records.iter().filter_map(node_block);
+        let holds = records.iter().filter_map(|record| record.hold.as_ref());
+        let held = holds.flat_map(|hold| &hold.addresses).filter_map(|known| {
+            Some(HeldAddress {
+                ip: known.address.parse().ok()?,
+                pod: format!("{}/{}", known.namespace, known.name),
+                node: Some(known.node_name.clone()).filter(|node| !node.is_empty()),
+            })
+        });
+        Self {
+            cluster_cidrs: Vec::new(),
+            blocks: blocks.map(|block| ListedBlock::of(&block)).collect(),
+            held: held.collect(),
+        }
+    }
+
+    /// The blocks. One that cannot be is left out.
+    pub fn node_blocks(&self) -> impl Iterator<Item = NodeBlock> {
+        self.blocks.iter().filter_map(|block| {
             let read = NodeBlock::new(block.cidr, block.state, block.node.as_deref());
             Some(read.ok()?.with_details(&block.details))
         })
+    }
+
+    /// The blocks of which Node objects do not say everything.
+    pub fn records(&self) -> impl Iterator<Item = NodeBlock> {
+        let is_of_node =
+            |block: &NodeBlock| block.state() == BlockState::Assigned && block.details().is_empty();
+        self.node_blocks().filter(move |block| !is_of_node(block))
     }
 
     pub(crate) fn claims(&self) -> impl Iterator<Item = AddressClaim> {

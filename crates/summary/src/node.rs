@@ -7,7 +7,7 @@ use podplane_api::{
     core::Node,
     pod_ips::{POD_RANGES, PodIpResource, pod_cidrs},
 };
-use podplane_ipam::{addresses::AddressReport, parse_cidr};
+use podplane_ipam::{Family, addresses::AddressReport, parse_cidr};
 
 /// The facts of a Node object.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -44,6 +44,27 @@ impl NodeFacts {
                 .filter_map(|address| address.address.parse().ok())
                 .collect(),
         }
+    }
+}
+
+/// The number of addresses of a node that are in use: those of its blocks, of which `in_use` tells
+/// the number; with blocks of both families, the larger one. Where pods have addresses elsewhere,
+/// as in networks with an IPAM of their own, the number of these pods, `addressed`.
+pub fn addresses_used(
+    blocks: impl Iterator<Item = IpNet> + Clone,
+    in_use: impl Fn(&IpNet) -> u128,
+    addressed: u64,
+) -> u64 {
+    let of_family = |family: Family| {
+        let blocks = blocks.clone();
+        let blocks = blocks.filter(|block| Family::of(block) == family);
+        blocks
+            .map(|block| in_use(&block))
+            .fold(0, u128::saturating_add)
+    };
+    match of_family(Family::V4).max(of_family(Family::V6)) {
+        0 => addressed,
+        in_blocks => u64::try_from(in_blocks).unwrap_or(u64::MAX),
     }
 }
 

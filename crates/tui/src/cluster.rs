@@ -10,7 +10,7 @@ use ipnet::IpNet;
 use podplane_api::{ObjectKey, jiff::Timestamp};
 use podplane_client::BlockList;
 use podplane_map::NodeBlock;
-use podplane_summary::{BlockListing, held_addresses, node_block};
+use podplane_summary::BlockListing;
 
 use crate::facts::{EventFact, Fact, NodeFact, PodFact};
 
@@ -185,10 +185,10 @@ pub(crate) struct AddressesInUse(Vec<IpAddr>);
 
 impl AddressesInUse {
     /// The number of those in a prefix.
-    pub(crate) fn within(&self, cidr: &IpNet) -> usize {
+    pub(crate) fn within(&self, cidr: &IpNet) -> u128 {
         let before = self.0.partition_point(|ip| *ip < cidr.network());
         let until = self.0.partition_point(|ip| *ip <= cidr.broadcast());
-        until - before
+        (until - before) as u128
     }
 }
 
@@ -218,19 +218,20 @@ impl BlockRecords {
     /// Those of a server's summary, which leaves the blocks of nodes to the Node objects.
     #[must_use]
     pub fn of_listing(listing: &BlockListing) -> Self {
-        Self {
-            blocks: listing.records().collect(),
-            held: listing.held.iter().map(|held| held.ip).collect(),
-        }
+        Self::new(listing.records(), listing)
     }
 
     /// The records that can be read.
     #[must_use]
     pub fn of(list: &BlockList) -> Self {
-        let records = list.blocks.iter();
+        let listing = BlockListing::of_records(&list.blocks);
+        Self::new(listing.node_blocks(), &listing)
+    }
+
+    fn new(blocks: impl Iterator<Item = NodeBlock>, listing: &BlockListing) -> Self {
         Self {
-            held: records.clone().flat_map(held_addresses).collect(),
-            blocks: records.filter_map(node_block).collect(),
+            blocks: blocks.collect(),
+            held: listing.held.iter().map(|held| held.ip).collect(),
         }
     }
 }

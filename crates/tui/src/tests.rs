@@ -574,9 +574,41 @@ fn blocks_count_the_addresses_of_their_pods() {
         "2",
         "as last reported: {screen}"
     );
-    assert_eq!(words("10.244.0.0/29")[3], "5", "{screen}");
+    assert_eq!(words("10.244.0.0/29")[3..5], ["5", "5"], "{screen}");
     top.press(KeyCode::Enter);
     assert!(top.screen().starts_with("pods (in 10.244.0.0/29) 5"));
+}
+
+#[test]
+fn overlapping_blocks_have_the_numbers_of_each_node() {
+    let mut top = Fixture::new(View::Nodes, 100, 24);
+    top.send(Message::Nodes(Change::Listed(vec![
+        node("wide", "10.244.0.0/21", 2045, true),
+        node("worker", "10.244.3.0/24", 253, true),
+    ])));
+    top.send(Message::Pods(Change::Listed(vec![
+        running("one", "worker", "10.244.3.2"),
+        running("two", "wide", "10.244.5.2"),
+    ])));
+    top.send(Message::Blocks(Ok(None)));
+    let screen = top.screen();
+    assert!(
+        screen.contains("10.244.0.0/21 ") && screen.contains(" 2/2045 "),
+        "{screen}"
+    );
+    assert!(
+        screen.contains("10.244.3.0/24 ") && screen.contains(" 1/253 "),
+        "{screen}"
+    );
+    top.keys("4");
+    let screen = top.screen();
+    let is_row = |line: &str, row: &[&str]| {
+        let words: Vec<_> = line.split_whitespace().collect();
+        words.windows(row.len()).any(|part| part == row)
+    };
+    for row in [["wide", "2", "2045"], ["worker", "1", "253"]] {
+        assert!(screen.lines().any(|line| is_row(line, &row)), "{screen}");
+    }
 }
 
 #[test]

@@ -1,6 +1,6 @@
 // The findings, each with its place on the map.
 
-/** @import { Check, Finding } from '../types/contract.js' */
+/** @import { Check, Finding, FindingPlace } from '../types/contract.js' */
 /** @import { Context, View } from './views.js' */
 
 import { h, section, setText } from './dom.js';
@@ -12,6 +12,9 @@ import { counted, number } from './words.js';
 
 /** The length of the prefix that is shown around a finding, so that its neighbours are seen. */
 const AROUND = { 4: 24, 6: 112 };
+
+/** The places of a finding that are links; the others are counted. */
+const MOST_PLACES = 8;
 
 /** The worst first. */
 const ORDER = { error: 0, warning: 1, info: 2 };
@@ -57,9 +60,9 @@ function findingTable() {
           show: ({ severity }) => h('span', { class: `finding ${severity}` }, severity),
         },
         {
-          title: 'Place',
-          value: ({ prefix }) => prefix ?? '',
-          show: (finding) => placeLink(finding),
+          title: 'Places',
+          value: ({ places }) => places?.[0]?.prefix ?? '',
+          show: (finding) => placeLinks(finding),
           isCode: true,
         },
         {
@@ -88,7 +91,8 @@ function findingTable() {
       empty: 'Nothing is wrong.',
       filter: {
         label: 'Filter findings',
-        text: (finding) => Object.values(finding).flat().join(' '),
+        text: ({ places = [], ...finding }) =>
+          [...Object.values(finding), ...places.map(({ prefix }) => prefix)].flat().join(' '),
       },
     }),
   );
@@ -119,19 +123,28 @@ function checkState({ state }) {
   return h('span', { class: isIncomplete && 'finding warning' }, state);
 }
 
-/** @param {Finding} finding */
-function placeLink(finding) {
-  return finding.prefix ? h('a', { href: placeOf(finding) }, shortest(finding.prefix)) : '';
-}
-
 /**
- * The link to the place of a finding on the map, with its neighbours.
+ * The places of a finding, each as a link to the map.
  *
  * @param {Finding} finding
  */
-export function placeOf({ prefix, network }) {
-  const place = prefix ? parse(prefix) : null;
-  if (!prefix || !place) return mapLink(network, prefix);
+export function placeLinks({ places = [] }) {
+  const shown = places.slice(0, MOST_PLACES);
+  const all = shown.map((place) =>
+    h('span', { class: 'holder' }, h('a', { href: placeOf(place) }, shortest(place.prefix))),
+  );
+  const left = places.length - shown.length;
+  return h('span', {}, ...all, left > 0 && `and ${number(left)} more`);
+}
+
+/**
+ * The link to a place of a finding on the map, with its neighbours.
+ *
+ * @param {FindingPlace} place
+ */
+function placeOf({ prefix, network }) {
+  const place = parse(prefix);
+  if (!place) return mapLink(network, prefix);
   if (isSingle(place)) return addressLink(place, network);
   const least = network ? (parse(network)?.length ?? 0) : 0;
   const length = Math.max(AROUND[place.family], least);

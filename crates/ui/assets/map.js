@@ -307,7 +307,8 @@ export class AddressMap {
 function findingsAt(marks, { x, y }) {
   const covers = (/** @type {Mark} */ { rect }) =>
     rect.x <= x && x < rect.x + rect.width && rect.y <= y && y < rect.y + rect.height;
-  return marks.filter(covers).map(({ finding }) => finding);
+  // Several places of one finding may be around it.
+  return [...new Set(marks.filter(covers).map(({ finding }) => finding))];
 }
 
 /**

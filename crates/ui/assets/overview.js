@@ -6,7 +6,7 @@
 
 import { CellDetails } from './details.js';
 import { h, isChanged, replace, section, setText } from './dom.js';
-import { placeOf } from './findings.js';
+import { placeLinks } from './findings.js';
 import { AddressMap, BlockList, Legend } from './map.js';
 import { TableBehind } from './map-view.js';
 import { hint } from './messages.js';
@@ -156,9 +156,9 @@ function attentionOf({ waiting, findings, findingsTotal }) {
       h('li', {}, h('a', { href: link(['waiting']) }, reason), ` ${counted(count, 'pod')}`),
     );
   const found = findings.slice(0, MOST_LINES).map((finding) => {
-    const { message, severity, prefix } = finding;
-    const place = prefix && h('a', { href: placeOf(finding), class: 'code' }, prefix);
-    return h('li', { class: `finding ${severity}` }, place, ` ${message}`);
+    const { message, severity } = finding;
+    const places = h('span', { class: 'code' }, placeLinks(finding));
+    return h('li', { class: `finding ${severity}` }, places, ` ${message}`);
   });
   return [
     groups.length > 0 && section('Waiting', h('ul', { class: 'plain' }, ...groups)),

@@ -99,12 +99,20 @@ export class Scene {
    */
   marks(findings) {
     const blocks = new Map(this.view.outlines.map(({ cidr, rect }) => [cidr, rect]));
+    const shown = parse(this.view.prefix);
+    const { width, height } = this.view;
     return findings.flatMap((finding) => {
-      const { prefix, severity } = finding;
-      const cell = prefix && severity !== 'info' ? this.cellOf(prefix) : null;
-      if (!prefix || !cell) return [];
-      const rect = blocks.get(prefix) ?? { x: cell.x, y: cell.y, width: 1, height: 1 };
-      return [{ finding, rect }];
+      const places = finding.severity === 'info' ? [] : (finding.places ?? []);
+      return places.flatMap(({ prefix }) => {
+        const place = parse(prefix);
+        if (shown && place && contains(place, shown)) {
+          return [{ finding, rect: { x: 0, y: 0, width, height } }];
+        }
+        const cell = this.cellOf(prefix);
+        if (!cell) return [];
+        const rect = blocks.get(prefix) ?? { x: cell.x, y: cell.y, width: 1, height: 1 };
+        return [{ finding, rect }];
+      });
     });
   }
 

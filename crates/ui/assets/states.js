@@ -59,7 +59,8 @@ export function usableIn(counts) {
 }
 
 /**
- * The most frequent state without a holder; with equal numbers the more urgent one.
+ * The most frequent state without a holder; with equal numbers the more urgent one. A block is
+ * visible in a /8, too.
  *
  * @param {Counts} counts
  * @returns {StateName}
@@ -69,7 +70,8 @@ export function background(counts) {
   let most = 'unassigned';
   let count = 0;
   for (const state of STATES) {
-    if (!state.isInUse && countOf(counts, state.name) > count) {
+    if (state.isInUse || state.name === 'unassigned') continue;
+    if (countOf(counts, state.name) > count) {
       most = state.name;
       count = countOf(counts, state.name);
     }

@@ -66,10 +66,15 @@ export interface Finding {
   severity: 'error' | 'warning' | 'info';
   message: string;
   repair: string;
-  prefix?: string | null;
-  network?: string | null;
+  places?: FindingPlace[];
   pods?: string[];
   nodes?: string[];
+}
+
+/** A block or address, and the narrowest network around it. */
+export interface FindingPlace {
+  prefix: string;
+  network: string | null;
 }
 
 /** A rule of the audit. */

@@ -164,6 +164,7 @@ async fn duplicates_appear_and_the_repair_removes_them() -> Result<()> {
     tab.until_text(".legend", "has several holders").await;
     assert!((moment(&tab).await? - found).abs() < 0.002, "{found}");
     has_one_number(&tab, &listener, step.to).await?;
+    assert_each_place_is_marked(&tab).await?;
 
     // A link to a moment opens there, also in a page that is loaded anew.
     let map = |at: f64| listener.view(&format!("#/map?network={NETWORK}&at={at}"));
@@ -345,6 +346,28 @@ async fn marks_stay_within_their_cells(tab: &Tab, listener: &PageListener, at: f
     let marked = tab.evaluate(&marked).await?;
     let marked = marked.as_array().context("cells")?;
     ensure!(marked.iter().all(|one| one == "duplicate"), "{marked:?}");
+    Ok(())
+}
+
+/// A finding is marked at all of its places in a view, also at a block around it.
+async fn assert_each_place_is_marked(tab: &Tab) -> Result<()> {
+    let marks = "import('./scene.js').then(({ Scene }) => {
+        const cells = [0, 1, 2, 3].map((x) => ({ x, y: 0, prefix: `10.0.${x}.0/24` }));
+        const outlines = [
+            { cidr: '10.0.1.0/24', rect: { x: 1, y: 0, width: 1, height: 1 } },
+            { cidr: '10.0.2.0/23', rect: { x: 2, y: 0, width: 2, height: 1 } },
+        ];
+        const view = { prefix: '10.0.0.0/22', width: 4, height: 1, cells, outlines };
+        const finding = (severity, ...prefixes) =>
+            ({ severity, places: prefixes.map((prefix) => ({ prefix, network: null })) });
+        const marks = new Scene(view, {}).marks([
+            finding('error', '10.0.0.0/21', '10.0.1.0/24', '10.0.2.0/23', '10.9.0.0/24'),
+            finding('warning', '10.0.3.7/32'),
+            finding('info', '10.0.1.0/24'),
+        ]);
+        return marks.map(({ rect: { x, width } }) => `${x}+${width}`).join(' ');
+    })";
+    assert_eq!(tab.evaluate(marks).await?, "0+4 1+1 2+2 3+1");
     Ok(())
 }
 

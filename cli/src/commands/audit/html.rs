@@ -1,5 +1,6 @@
 //! The audit as a page to hand out: findings, map, repair.
 
+use ipnet::IpNet;
 use podplane_audit::{
     AuditReport, Code, Dump, ExpectedBlocks, Finding, Repair, RepairError, Severity,
 };
@@ -106,7 +107,7 @@ impl AuditPage<'_> {
         let services = self.expected.services.as_slice().iter();
         let stated = StatedRanges {
             pods: self.expected.ranges.clone(),
-            services: services.map(ipnet::IpNet::trunc).collect(),
+            services: services.map(IpNet::trunc).collect(),
         };
         let GivenRanges { pods, services } = self.given;
         let flag = |name, is_given| if is_given { name } else { "" };
@@ -139,19 +140,20 @@ impl AuditPage<'_> {
 
     /// The places of the findings. An information is not a fault, and not marked.
     fn marks(&self) -> Vec<SceneMark> {
-        let mark = |finding: &Finding| {
+        let marks = |finding: &Finding| {
             let severity = match finding.severity {
-                Severity::Info => return None,
+                Severity::Info => return Vec::new(),
                 Severity::Warning => MarkSeverity::Warning,
                 Severity::Error => MarkSeverity::Error,
             };
-            Some(SceneMark {
-                prefix: finding.prefix?,
+            let mark = |prefix: &IpNet| SceneMark {
+                prefix: *prefix,
                 severity,
                 text: format!("{}: {}", finding.code, finding.message),
-            })
+            };
+            finding.prefixes.iter().map(mark).collect()
         };
-        self.report.findings.iter().filter_map(mark).collect()
+        self.report.findings.iter().flat_map(marks).collect()
     }
 
     fn repair_section(&self) -> Section {
@@ -224,14 +226,17 @@ fn outside(scene: &Scene<'_>) -> Option<Block> {
             shown.contains(&place) || place.contains(&shown)
         })
     };
-    let row = |mark: &SceneMark| {
+    let marks: Vec<_> = scene.marks().iter().filter(is_outside).collect();
+    // The marks of a finding follow each other.
+    let row = |marks: &[&SceneMark]| {
+        let text = marks.first().map(|mark| mark.text.clone());
+        let places = marks.iter().map(|mark| mark.prefix.to_string());
         Row::new(vec![
-            Cell::Code(mark.prefix.to_string()),
-            Cell::Text(mark.text.clone()),
+            Cell::Lines(places.collect()),
+            Cell::Text(text.unwrap_or_default()),
         ])
     };
-    let marks = scene.marks().iter().filter(is_outside);
-    let rows: Vec<Row> = marks.map(row).collect();
+    let rows: Vec<Row> = marks.chunk_by(|a, b| a.text == b.text).map(row).collect();
     (!rows.is_empty()).then(|| {
         Block::Table(Table {
             caption: "Findings outside of the networks of the map".into(),
@@ -249,6 +254,7 @@ fn of_code(findings: &[Finding]) -> Option<Section> {
         cells: vec![
             Cell::Text(finding.message.clone()),
             Cell::Lines(finding.objects.clone()),
+            Cell::Lines(finding.prefixes.iter().map(ToString::to_string).collect()),
         ],
         below: Vec::new(),
     };
@@ -268,7 +274,7 @@ fn of_code(findings: &[Finding]) -> Option<Section> {
             Block::Paragraph(code.meaning().to_owned()),
             Block::Table(Table {
                 caption: String::new(),
-                columns: ["Finding", "Objects"].map(Column::text).into(),
+                columns: ["Finding", "Objects", "Places"].map(Column::text).into(),
                 rows: findings.iter().map(row).collect(),
             }),
             Block::Paragraph("What to do:".into()),

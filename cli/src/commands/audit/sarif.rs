@@ -48,7 +48,7 @@ fn result(finding: &Finding, artifact: Option<&str>) -> Value {
         code,
         severity,
         objects,
-        prefix: _,
+        prefixes: _,
         message,
         repair,
     } = finding;

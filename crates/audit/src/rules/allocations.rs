@@ -65,7 +65,7 @@ fn owner_object(owner: &AddressOwner) -> Option<String> {
 /// A finding of an address without a user.
 fn leaked(one: &AllocationRecord, message: String) -> Finding {
     Finding {
-        prefix: Some(one.ip.into()),
+        prefixes: vec![one.ip.into()],
         code: Code::LeakedAllocation,
         severity: Severity::Warning,
         objects: vec![one.object.clone()],
@@ -152,7 +152,7 @@ impl<'a> AllocationIndex<'a> {
             let owners = group.iter().filter_map(|one| owner_object(&one.owner));
             let objects: BTreeSet<String> = objects.chain(owners).collect();
             Finding {
-                prefix: Some(group[0].ip.into()),
+                prefixes: vec![group[0].ip.into()],
                 code: Code::DuplicateAllocation,
                 severity: Severity::Error,
                 objects: objects.into_iter().collect(),
@@ -205,7 +205,7 @@ impl<'a> AllocationIndex<'a> {
                 .chain(owner_object(&of.owner))
                 .collect();
             findings.push(Finding {
-                prefix: Some(ip.into()),
+                prefixes: vec![ip.into()],
                 code: Code::DuplicateAllocation,
                 severity: Severity::Error,
                 objects: objects.into_iter().collect(),
@@ -307,7 +307,7 @@ impl<'a> AllocationIndex<'a> {
                 );
                 objects.sort_unstable();
                 Some(Finding {
-                    prefix: Some(one.ip.into()),
+                    prefixes: vec![one.ip.into()],
                     code: Code::DuplicateAllocation,
                     severity: Severity::Error,
                     objects,
@@ -363,7 +363,7 @@ impl<'a> AllocationIndex<'a> {
             } else {
                 return None;
             };
-            Some(self.delete_pod(code, &key, message))
+            Some(self.delete_pod(code, &key, ip, message))
         };
         self.live_addresses
             .iter()
@@ -391,7 +391,7 @@ impl<'a> AllocationIndex<'a> {
                     "pod {key} has address {ip}, and its annotation k8s.ovn.org/pod-networks says {}",
                     JoinedList(known)
                 );
-                self.delete_pod(Code::MissingAllocation, &key, message)
+                self.delete_pod(Code::MissingAllocation, &key, ip, message)
             })
         };
         self.live_addresses
@@ -429,15 +429,15 @@ impl<'a> AllocationIndex<'a> {
                     "pod {} has address {} of network {}, which no IPPool of Whereabouts has allocated: another pod can get it",
                     one.pod, one.ip, one.network
                 );
-                self.delete_pod(Code::MissingAllocation, &one.pod, message)
+                self.delete_pod(Code::MissingAllocation, &one.pod, one.ip, message)
             })
         };
         attachments.filter_map(finding).collect()
     }
 
-    fn delete_pod(&self, code: Code, pod: &PodKey, message: String) -> Finding {
+    fn delete_pod(&self, code: Code, pod: &PodKey, ip: IpAddr, message: String) -> Finding {
         Finding {
-            prefix: None,
+            prefixes: vec![ip.into()],
             code,
             severity: Severity::Error,
             objects: vec![pod_object(pod)],
@@ -464,7 +464,7 @@ impl<'a> AllocationIndex<'a> {
         let finding = |((network, ip), pods): ((&str, IpAddr), BTreeSet<&PodKey>)| {
             let pods: Vec<_> = pods.into_iter().collect();
             Finding {
-                prefix: Some(ip.into()),
+                prefixes: vec![ip.into()],
                 code: Code::DuplicatePodIp,
                 severity: Severity::Error,
                 objects: pods.iter().map(|pod| pod_object(pod)).collect(),
@@ -492,7 +492,7 @@ impl<'a> AllocationIndex<'a> {
         let finding = |((_, ip), objects): ((System, IpAddr), BTreeSet<&str>)| {
             let objects: Vec<String> = objects.into_iter().map(str::to_owned).collect();
             Finding {
-                prefix: Some(ip.into()),
+                prefixes: vec![ip.into()],
                 code: Code::DuplicateAllocation,
                 severity: Severity::Error,
                 message: format!("address {ip} is assigned to several nodes: {}", JoinedList(&objects)),
@@ -520,7 +520,7 @@ impl<'a> AllocationIndex<'a> {
                 let message = format!(
                     "pod {key} has address {ip}, which is not one of those of its node {node}"
                 );
-                let mut finding = self.delete_pod(Code::PodOutsideBlock, &key, message);
+                let mut finding = self.delete_pod(Code::PodOutsideBlock, &key, ip, message);
                 finding.objects.insert(0, node_object(node));
                 finding
             })

@@ -54,14 +54,15 @@ impl Overlaps {
                 holders.entry(*block).or_default().push(&node.name);
             }
         }
-        let finding = |code, objects: BTreeSet<String>, prefix: IpNet, message| Finding {
-            prefix: Some(prefix),
-            code,
-            severity: Severity::Error,
-            objects: objects.into_iter().collect(),
-            message,
-            repair: repair.to_owned(),
-        };
+        let finding =
+            |code, objects: BTreeSet<String>, prefixes: BTreeSet<IpNet>, message| Finding {
+                prefixes: prefixes.into_iter().collect(),
+                code,
+                severity: Severity::Error,
+                objects: objects.into_iter().collect(),
+                message,
+                repair: repair.to_owned(),
+            };
         let equal = self.equal.iter().map(|(block, nodes)| {
             let names: Vec<_> = nodes.iter().collect();
             let message = format!(
@@ -70,7 +71,8 @@ impl Overlaps {
                 JoinedList(&names)
             );
             let objects = nodes.iter().flat_map(|name| holder(name, block));
-            finding(Code::DuplicatePodCidr, objects.collect(), *block, message)
+            let prefixes = [*block].into();
+            finding(Code::DuplicatePodCidr, objects.collect(), prefixes, message)
         });
         let inside = self.inside.iter().map(|(wide, narrow)| {
             // A draining block has no node in the dump.
@@ -89,8 +91,14 @@ impl Overlaps {
                 .flat_map(|name| holder(name, wide))
                 .chain(narrow.iter().flat_map(|(block, name)| holder(name, block)));
             let message = format!("block {wide} {of} contains {}", JoinedList(&each));
-            let first = narrow.first().map_or(*wide, |(block, _)| *block);
-            finding(Code::OverlappingPodCidr, objects.collect(), first, message)
+            let narrow = narrow.iter().map(|(block, _)| *block);
+            let prefixes = narrow.chain([*wide]).collect();
+            finding(
+                Code::OverlappingPodCidr,
+                objects.collect(),
+                prefixes,
+                message,
+            )
         });
         equal.chain(inside).collect()
     }
@@ -105,7 +113,7 @@ pub(crate) fn of_node(node: &DumpedNode, dump: &Dump, expected: &ExpectedBlocks)
     let another_block = network.another_block();
     let blocks = node.blocks();
     let finding = |code, severity, message, repair: &str| Finding {
-        prefix: blocks.first().copied(),
+        prefixes: blocks.clone(),
         code,
         severity,
         objects: vec![match code {
@@ -143,12 +151,15 @@ pub(crate) fn of_node(node: &DumpedNode, dump: &Dump, expected: &ExpectedBlocks)
     for text in &texts {
         let Ok(block) = parse_cidr(text) else {
             let message = format!("{text:?} of node {name} is not a valid block");
-            findings.push(finding(
-                Code::ForeignPodCidr,
-                Severity::Warning,
-                message,
-                another_block,
-            ));
+            findings.push(Finding {
+                prefixes: Vec::new(),
+                ..finding(
+                    Code::ForeignPodCidr,
+                    Severity::Warning,
+                    message,
+                    another_block,
+                )
+            });
             continue;
         };
         let of_block = of_block(node, &block.trunc(), expected);
@@ -156,7 +167,7 @@ pub(crate) fn of_node(node: &DumpedNode, dump: &Dump, expected: &ExpectedBlocks)
             of_block
                 .into_iter()
                 .map(|(code, severity, message)| Finding {
-                    prefix: Some(block.trunc()),
+                    prefixes: vec![block.trunc()],
                     ..finding(code, severity, message, another_block)
                 }),
         );

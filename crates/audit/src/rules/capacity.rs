@@ -80,7 +80,7 @@ pub(super) fn of_nodes(
         let mut objects: Vec<_> = waiting.chain([node_object(name)]).collect();
         objects.sort_unstable();
         Some(Finding {
-            prefix: node.pod_cidrs.first().copied(),
+            prefixes: node.pod_cidrs.clone(),
             code: Code::IpCapacity,
             severity,
             objects,
@@ -123,7 +123,7 @@ pub(super) fn of_cluster(dump: &Dump, summary: &Summary) -> Vec<Finding> {
         .iter()
         .filter(|blocks| blocks.free == 0)
         .map(|blocks| Finding {
-            prefix: None,
+            prefixes: Vec::new(),
             code: Code::IpCapacity,
             severity: Severity::Info,
             objects: Vec::new(),
@@ -134,7 +134,7 @@ pub(super) fn of_cluster(dump: &Dump, summary: &Summary) -> Vec<Finding> {
             repair: "the next node gets no block: plan a larger range before it comes".into(),
         });
     let starved = (!dump.starved.is_empty()).then(|| Finding {
-        prefix: None,
+        prefixes: Vec::new(),
         code: Code::IpCapacity,
         severity: Severity::Warning,
         objects: dump.starved.iter().map(pod_object).collect(),

@@ -66,7 +66,10 @@ pub(super) fn findings(dump: &Dump, expected: &ExpectedBlocks) -> Vec<Finding> {
             continue;
         }
         match merged.get_mut(&finding.code) {
-            Some(first) => first.objects.extend(finding.objects),
+            Some(first) => {
+                first.objects.extend(finding.objects);
+                first.prefixes.extend(finding.prefixes);
+            }
             None => {
                 merged.insert(finding.code, finding);
             }
@@ -75,7 +78,6 @@ pub(super) fn findings(dump: &Dump, expected: &ExpectedBlocks) -> Vec<Finding> {
     let several = merged.into_values().map(|mut finding| {
         finding.objects.sort_unstable();
         finding.objects.dedup();
-        finding.prefix = None;
         let count = finding.objects.len();
         finding.severity = common_severity(finding.code, finding.severity);
         finding.message = match finding.code {

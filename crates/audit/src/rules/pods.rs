@@ -17,7 +17,7 @@ const DELETE_POD: &str =
 
 pub(super) fn duplicate(ip: IpAddr, pods: &[PodKey]) -> Finding {
     Finding {
-        prefix: Some(ip.into()),
+        prefixes: vec![ip.into()],
         code: Code::DuplicatePodIp,
         severity: Severity::Error,
         objects: pods.iter().map(pod_object).collect(),
@@ -71,7 +71,7 @@ pub(super) fn outside(
     objects.extend(is_known.then(|| node_object(node)));
     objects.sort_unstable();
     Some(Finding {
-        prefix: Some(ip.into()),
+        prefixes: vec![ip.into()],
         code: Code::PodOutsideBlock,
         severity: Severity::Error,
         objects,
@@ -97,7 +97,7 @@ pub(super) fn with_addresses_of_nodes(dump: &Dump) -> Vec<Finding> {
         let node = addresses.get(ip)?;
         let pod = pod.key();
         Some(Finding {
-            prefix: Some((*ip).into()),
+            prefixes: vec![(*ip).into()],
             code: Code::DuplicatePodIp,
             severity: Severity::Error,
             objects: vec![node_object(node), pod_object(&pod)],
@@ -112,7 +112,7 @@ pub(super) fn with_addresses_of_nodes(dump: &Dump) -> Vec<Finding> {
 /// Texts in place of addresses that are invalid.
 pub(super) fn odd(dump: &Dump) -> impl Iterator<Item = Finding> {
     dump.odd.iter().map(|odd| Finding {
-        prefix: None,
+        prefixes: Vec::new(),
         code: Code::PodOutsideBlock,
         severity: Severity::Error,
         objects: vec![pod_object(&odd.pod)],

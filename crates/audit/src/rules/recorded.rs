@@ -123,13 +123,13 @@ fn orphans(dump: &Dump) -> Vec<Finding> {
             blocks => format!(" with {}", JoinedList(blocks)),
         };
         Finding {
-            prefix: None,
             code: Code::OrphanedBlock,
             severity: Severity::Warning,
             message: format!(
                 "node {node} does not exist, and has left {}{what}",
                 JoinedList(&objects)
             ),
+            prefixes: blocks,
             objects,
             repair: orphan_repair(system).into(),
         }
@@ -196,7 +196,7 @@ fn outside_pools(dump: &Dump) -> Vec<Finding> {
             }
         };
         Finding {
-            prefix: Some(block),
+            prefixes: vec![block],
             code: Code::BlockOutsidePool,
             severity: Severity::Warning,
             message,
@@ -293,7 +293,7 @@ fn against_a_flag(
         let objects = blocks.iter().flat_map(|(_, objects, _)| objects.iter());
         let objects: BTreeSet<String> = objects.map(|object| (*object).to_owned()).collect();
         return vec![Finding {
-            prefix: None,
+            prefixes: blocks.iter().map(|(block, ..)| **block).collect(),
             code,
             severity: Severity::Info,
             message: format!("all {total} blocks of Calico: block {block} {message}"),
@@ -306,7 +306,7 @@ fn against_a_flag(
     let finding = |(block, objects, message): (&IpNet, &BTreeSet<&str>, String)| {
         let objects: Vec<String> = objects.iter().map(|object| (*object).to_owned()).collect();
         Finding {
-            prefix: Some(*block),
+            prefixes: vec![*block],
             code,
             severity,
             message: format!("block {block} of {} {message}", JoinedList(&objects)),
@@ -343,7 +343,6 @@ fn differing_copies(dump: &Dump) -> Vec<Finding> {
         let blocks: Vec<_> = blocks.into_iter().collect();
         let name = &node.name;
         Some(Finding {
-            prefix: None,
             code: Code::PodCidrMismatch,
             severity: Severity::Error,
             objects: vec![format!("CiliumNode/{name}"), node_object(name)],
@@ -352,6 +351,7 @@ fn differing_copies(dump: &Dump) -> Vec<Finding> {
                 JoinedList(&blocks),
                 JoinedList(&claims)
             ),
+            prefixes: blocks.into_iter().chain(claims).collect(),
             repair: "restart the Cilium agent of the node, so that it takes the podCIDRs of the Node, and delete the node's pods".into(),
         })
     };
@@ -375,9 +375,11 @@ fn unused_pod_cidrs(dump: &Dump) -> Option<Finding> {
         })
         .collect();
     let overlaps = overlaps_among(&nodes).findings(&nodes, |node, _| vec![node_object(node)], "");
+    let prefixes = overlaps.iter().flat_map(|one| one.prefixes.clone());
+    let prefixes = prefixes.collect();
     let objects: BTreeSet<String> = overlaps.into_iter().flat_map(|one| one.objects).collect();
     (!objects.is_empty()).then(|| Finding {
-        prefix: None,
+        prefixes,
         code: Code::DuplicatePodCidr,
         severity: Severity::Info,
         message: format!(
@@ -393,7 +395,7 @@ fn unused_pod_cidrs(dump: &Dump) -> Option<Finding> {
 /// Values in objects of networks that are neither addresses nor CIDRs.
 fn invalid(dump: &Dump) -> impl Iterator<Item = Finding> {
     dump.records.invalid.iter().map(|(object, text)| Finding {
-        prefix: None,
+        prefixes: Vec::new(),
         code: Code::ForeignPodCidr,
         severity: Severity::Warning,
         objects: vec![object.clone()],

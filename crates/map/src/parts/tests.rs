@@ -101,7 +101,10 @@ fn host_local_keeps_the_ends_and_the_gateway() {
         let block = NodeBlock::parse(cidr, BlockState::Assigned, Some("a")).unwrap();
         let text = |ip: IpAddr| ip.to_string();
         assert_eq!(block.gateway().map(text).as_deref(), gateway, "{cidr}");
-        let usable = block.usable().map(|(_, last)| text(last));
-        assert_eq!(usable.as_deref(), last, "{cidr}");
+        let ends = block.ends().map(|(_, last)| text(last));
+        assert_eq!(ends.as_deref(), last, "{cidr}");
+        let range = AddressRange::of_block(block.cidr());
+        let capacity = range.map_or(0, |range| range.capacity());
+        assert_eq!(block.capacity(), capacity, "{cidr}");
     }
 }

@@ -159,6 +159,61 @@ fn a_claim_on_the_gateway_of_a_layout_wins() {
 }
 
 #[test]
+fn an_address_that_one_of_several_blocks_gives_is_free_once() {
+    let space = space(
+        &[
+            ("10.0.0.0/21", BlockState::Assigned, "wide"),
+            ("10.0.0.0/24", BlockState::Assigned, "first"),
+            ("10.0.3.0/24", BlockState::Assigned, "other"),
+            ("10.0.3.0/24", BlockState::Assigned, "twin"),
+            ("10.0.8.0/24", BlockState::Assigned, "apart"),
+        ],
+        &[
+            ("10.0.3.2", pod("default/one", "other")),
+            ("10.0.5.2", pod("default/two", "wide")),
+        ],
+    );
+    let state = |ip: &str| space.state(CLUSTER, ip.parse().unwrap());
+    for (ip, want) in [
+        ("10.0.0.0", AddressState::Reserved),
+        ("10.0.0.1", AddressState::Gateway),
+        // The ends and the gateway of `other` are within what `wide` gives.
+        ("10.0.3.0", AddressState::Free),
+        ("10.0.3.1", AddressState::Free),
+        ("10.0.3.255", AddressState::Free),
+        ("10.0.7.255", AddressState::Reserved),
+        ("10.0.8.1", AddressState::Gateway),
+    ] {
+        assert_eq!(state(ip), want, "{ip}");
+    }
+    let counts = space.counts(CLUSTER, &"10.0.0.0/20".parse().unwrap());
+    assert_eq!(
+        counts.usable() - counts.of(AddressState::Unassigned),
+        2045 + 253
+    );
+    let blocks = space.blocks().iter();
+    let blocks: Vec<_> = blocks
+        .map(|block| {
+            (
+                block.node().unwrap(),
+                block.capacity(),
+                space.free_in(block),
+            )
+        })
+        .collect();
+    assert_eq!(
+        blocks,
+        [
+            ("wide", 2045, 2043),
+            ("first", 253, 253),
+            ("other", 253, 252),
+            ("twin", 253, 252),
+            ("apart", 253, 253),
+        ]
+    );
+}
+
+#[test]
 fn the_ends_of_a_service_range_are_never_given() {
     for (cidr, first, usable) in [
         ("10.96.0.0/16", Some("10.96.0.1"), 65_534),

@@ -77,10 +77,11 @@ pub(super) fn write(canvas: &mut Canvas) {
 
 /// Writes the style sheet of marks.
 pub(super) fn write_marks(canvas: &mut Canvas) {
+    // The parser of PNGs knows no `:not`.
     let rules = |palette: Palette| {
         let (page, error, warning) = (palette.page(), palette.error(), palette.warning());
         format!(
-            ".m .halo{{stroke:{page}}}.m-error :not(.halo){{stroke:{error}}}.m-warning :not(.halo){{stroke:{warning}}}"
+            ".m-error *{{stroke:{error}}}.m-warning *{{stroke:{warning}}}.m .halo{{stroke:{page}}}"
         )
     };
     let (light, dark) = (rules(Palette::Light), rules(Palette::Dark));

@@ -67,7 +67,7 @@ fn a_picture_names_the_states_and_describes_itself() {
     for part in [
         "Address map of cluster CIDR 10.244.0.0/20",
         "duplicate 10.244.1.5: pod default/web-0 on node-a, pod default/web-1 on node-b",
-        "overlap: foreign block 10.244.1.0/24 of node-b overlaps assigned block 10.244.1.0/24 of node-a",
+        "overlap: foreign block 10.244.1.0/24 of node-b overlaps block 10.244.1.0/24 of node-a",
         "in no network: outside 172.20.0.9: pod default/stray on node-c",
         "orphaned on node-b: 2, addresses not reported",
         "service range 10.96.0.0/16",
@@ -276,6 +276,12 @@ fn a_frame_shows_where_the_map_ends() {
     let small = drawn(23);
     assert!(!small.contains(&line), "{small}");
     assert!(small.lines().nth(2).unwrap().starts_with('|'), "{small}");
+    // There is room for one remark: it says of how many.
+    let remark = small.lines().last().unwrap();
+    assert!(
+        remark.starts_with("1 of 7: duplicate 10.244.1.5: "),
+        "{small}"
+    );
 }
 
 #[test]
@@ -345,6 +351,68 @@ fn long_names_are_cut_and_whole_in_a_title() {
     );
 }
 
+#[test]
+fn a_block_is_visible_among_many_addresses_of_no_block() {
+    let parts = SpaceParts {
+        networks: vec![network(NetworkRole::Pods, "10.0.0.0/8")],
+        blocks: vec![block("10.0.7.0/24", BlockState::Assigned, "a")],
+        ..SpaceParts::default()
+    };
+    let space = space(parts);
+    let text = text(&space, TextSize::MIN, ColorMode::Plain);
+    assert!(text.lines().nth(2).unwrap().starts_with("|. "), "{text}");
+    assert_eq!(
+        text.matches("|  ").count(),
+        15,
+        "no other row begins so: {text}"
+    );
+}
+
+#[test]
+fn a_label_hides_no_letter_and_no_narrower_block() {
+    let labels = |parts: SpaceParts| {
+        let svg = picture(&space(parts));
+        let texts = svg.split("<text class=\"label\" ").skip(1);
+        let labels = texts.map(|text| {
+            let (_, y) = text.split_once("y=\"").unwrap();
+            let (y, text) = y.split_once("\">").unwrap();
+            let (text, _) = text.split_once("</text>").unwrap();
+            (text.to_owned(), y.parse::<f64>().unwrap())
+        });
+        labels.collect::<Vec<_>>()
+    };
+    let parts = |cidr, blocks: &[(&str, &str)], pods: &[&str]| SpaceParts {
+        networks: vec![network(NetworkRole::Pods, cidr)],
+        blocks: blocks
+            .iter()
+            .map(|(cidr, node)| block(cidr, BlockState::Assigned, node))
+            .collect(),
+        claims: pods.iter().map(|ip| pod(ip, ip, "a")).collect(),
+        ..SpaceParts::default()
+    };
+    // A full block of eight cells that are less wide than its name: the list names it.
+    let full = [2, 3, 4, 5, 6].map(|last| format!("10.0.0.{last}"));
+    let full = full.each_ref().map(String::as_str);
+    let small = [("10.0.0.0/29", "worker-0")];
+    assert_eq!(labels(parts("10.0.0.0/24", &small, &full)), []);
+    assert_ne!(labels(parts("10.0.0.0/24", &small, &full[..2])), []);
+    // The label of the wide one is beside the other's cells: its centre is their corner.
+    let nested = [("10.0.0.0/22", "wide"), ("10.0.0.0/24", "narrow")];
+    let found = labels(parts("10.0.0.0/22", &nested, &[]));
+    let of = |name: &str| found.iter().find(|(text, _)| text == name).unwrap().1;
+    assert!(
+        of("narrow") < 396.0 && of("wide") > 396.0 + 13.0,
+        "{found:?}"
+    );
+    assert_eq!(found.len(), 4, "{found:?}");
+    // Without letters a label is at the centre, and a letter moves it.
+    let free = labels(parts("10.0.0.0/24", &[("10.0.0.0/24", "a")], &[]));
+    let at = |ip| labels(parts("10.0.0.0/24", &[("10.0.0.0/24", "a")], &[ip]));
+    assert_eq!(free.len(), 2);
+    assert_ne!(free, at("10.0.0.128"));
+    assert_eq!(free, at("10.0.0.20"));
+}
+
 /// The texts of a picture that are seen, apart from titles.
 fn seen(svg: &str) -> Vec<String> {
     let texts = svg.split("<text ").skip(1);
@@ -362,9 +430,9 @@ fn a_picture_names_every_block_with_its_node_and_fill() {
     let texts = seen(&svg);
     for line in [
         "blocks: used/usable, node",
-        "10.244.1.0/24 3/253 node-a",
-        "10.244.1.0/24 3/253 node-b foreign",
-        "10.244.4.0/24 1/256 node-d held",
+        "10.244.1.0/24 3/253 node-a overlap",
+        "10.244.1.0/24 3/253 node-b foreign overlap",
+        "10.244.4.0/24 1/253 node-d held",
     ] {
         assert!(texts.iter().any(|text| text == line), "{line}: {texts:?}");
     }
@@ -458,6 +526,7 @@ fn marks_are_borders_of_blocks_and_rings_of_addresses() {
     assert_eq!((of("m-error"), of("m-warning")), (1, 1), "{svg}");
     // The border of the cell of the address is within it.
     assert_eq!(svg.matches("class=\"halo thin\"").count(), 1, "{svg}");
+    assert!(!svg.contains(":not("), "PNGs would have no such rule");
     assert!(!whole("10.244.2.0/24").is_marked());
     let plain = Scene::new(&space, network, network.cidr(), svg::limits()).unwrap();
     assert!(!svg::picture(&plain).contains("class=\"m "));

@@ -109,10 +109,13 @@ impl Facts {
         let is_service = self
             .services
             .is_some_and(|cidr| cidr.contains(&IpAddr::V4(ip)));
-        if live.iter().any(|block| is_gateway(&block)) {
-            AddressState::Gateway
-        } else if live.iter().any(|block| !is_end(block)) {
+        if live
+            .iter()
+            .any(|block| !is_end(block) && !is_gateway(&block))
+        {
             AddressState::Free
+        } else if live.iter().any(|block| is_gateway(&block)) {
+            AddressState::Gateway
         } else if !live.is_empty() {
             AddressState::Reserved
         } else if blocks.iter().any(|block| is_old(&block)) {

@@ -121,6 +121,47 @@ fn a_listing_has_the_blocks_that_objects_do_not_have() {
     assert_eq!(records[0], records[1]);
 }
 
+/// The numbers of an audit, of the networks and of the rows of nodes.
+#[test]
+fn addresses_of_overlapping_blocks_count_once_and_each_node_has_its_own() {
+    let nodes = [
+        node("wide", "10.244.0.0/21"),
+        node("a", "10.244.1.0/24"),
+        node("b", "10.244.3.0/24"),
+    ];
+    let pods = [
+        pod("one", "a", "10.244.1.2"),
+        pod("two", "wide", "10.244.5.2"),
+    ];
+    let mut cluster = Cluster::default();
+    cluster.set_cluster_cidrs(&["10.244.0.0/16".parse().unwrap()]);
+    let mut collector = podplane_audit::DumpCollector::new(podplane_audit::DumpScope::Fields);
+    for node in &nodes {
+        cluster.apply_node(node);
+        collector.add(&node.to_json().unwrap());
+    }
+    for pod in &pods {
+        cluster.apply_pod(pod);
+        collector.add(&pod.to_json().unwrap());
+    }
+    let flags = podplane_audit::ControllerFlags::default();
+    let dump = collector.finish(&flags);
+    let expected = podplane_audit::ExpectedBlocks::new(&flags, &dump).unwrap();
+    let audited = podplane_audit::audit(&dump, &expected).summary.addresses;
+    assert_eq!(
+        (audited.capacity, audited.used, audited.free),
+        (2045, 2, 2043)
+    );
+    let (_, summary) = summary(&mut cluster);
+    let counts = &summary.networks[0].counts;
+    assert_eq!((counts.in_use(), counts.of(AddressState::Free)), (2, 2043));
+    let rows = summary.nodes.values();
+    let rows: Vec<_> = rows
+        .map(|row| (row.name.as_str(), row.used, row.capacity))
+        .collect();
+    assert_eq!(rows, [("a", 1, 253), ("b", 0, 253), ("wide", 2, 2045)]);
+}
+
 #[test]
 fn rows_count_the_pods_of_nodes_and_their_addresses() {
     let mut cluster = small();
@@ -280,17 +321,22 @@ fn duplicates_and_overlaps_are_findings_until_they_are_gone() {
         .findings
         .iter()
         .map(|finding| {
-            let place = finding.prefix.map(|prefix| prefix.to_string());
-            (finding.code, place.unwrap_or_default(), finding.pods.len())
+            let places = finding.places.iter();
+            let places: Vec<_> = places.map(|place| place.prefix.to_string()).collect();
+            (finding.code, places, finding.pods.len())
         })
         .collect();
-    let place = |text: &str| text.to_owned();
+    let places = |texts: &[&str]| texts.iter().map(|text| (*text).to_owned()).collect();
     assert_eq!(
         found,
         [
-            (Code::OverlappingPodCidr, place("10.244.1.0/25"), 0),
-            (Code::DuplicatePodIp, place("10.244.1.2/32"), 2),
-            (Code::WrongSizePodCidr, place("10.244.1.0/25"), 0),
+            (
+                Code::OverlappingPodCidr,
+                places(&["10.244.1.0/24", "10.244.1.0/25"]),
+                0
+            ),
+            (Code::DuplicatePodIp, places(&["10.244.1.2/32"]), 2),
+            (Code::WrongSizePodCidr, places(&["10.244.1.0/25"]), 0),
         ]
     );
     let [overlap, duplicate, _] = &report(&faulty).findings[..] else {
@@ -298,7 +344,8 @@ fn duplicates_and_overlaps_are_findings_until_they_are_gone() {
     };
     assert_eq!(overlap.nodes, ["a", "c"]);
     assert_eq!(duplicate.pods, ["default/one", "default/two"]);
-    assert_eq!(duplicate.network.unwrap().to_string(), "10.244.0.0/16");
+    let network = duplicate.places[0].network;
+    assert_eq!(network.unwrap().to_string(), "10.244.0.0/16");
     cluster.delete_pod("default", "two");
     cluster.delete_node("c");
     let (_, repaired) = summary(&mut cluster);

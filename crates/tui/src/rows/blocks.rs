@@ -4,7 +4,7 @@ use std::{borrow::Cow, collections::BTreeSet};
 
 use ipnet::IpNet;
 use podplane_api::table::NONE;
-use podplane_ipam::{AddressRange, Family, figures::readable, parse_cidr};
+use podplane_ipam::{figures::readable, parse_cidr};
 use podplane_map::{BlockState, NodeBlock};
 
 use crate::{
@@ -28,7 +28,7 @@ pub(crate) struct BlockRow {
     node: Option<String>,
     details: String,
     /// The addresses that pods have, or had when the hold of the block was last reported.
-    used: usize,
+    used: u128,
     /// The addresses that pods can have.
     size: u128,
 }
@@ -43,12 +43,8 @@ impl BlockRow {
             node: block.node().map(str::to_owned),
             details: block.details().to_owned(),
             used: in_use.within(&cidr),
-            size: size(cidr),
+            size: block.capacity(),
         }
-    }
-
-    fn used(&self) -> u128 {
-        u128::try_from(self.used).unwrap_or(u128::MAX)
     }
 
     /// Returns true if pods can get addresses of it.
@@ -62,8 +58,8 @@ impl BlockRow {
     fn fill(&self) -> Cell {
         match self.is_in_service() {
             true => {
-                let tone = fill_tone(self.used(), self.size);
-                Cell::toned(bar(self.used(), self.size, BAR.into()), tone)
+                let tone = fill_tone(self.used, self.size);
+                Cell::toned(bar(self.used, self.size, BAR.into()), tone)
             }
             false => Cell::default(),
         }
@@ -88,16 +84,7 @@ impl BlockRow {
 
     /// The part in use, in millionths, for sorting.
     fn part(&self) -> u128 {
-        self.used().saturating_mul(1_000_000) / self.size.max(1)
-    }
-}
-
-/// The number of addresses that pods can have of a block, the gateway included.
-fn size(cidr: IpNet) -> u128 {
-    let family = Family::of(&cidr);
-    match AddressRange::of_block(cidr) {
-        Some(range) => range.capacity(),
-        None => 1 << (family.bits() - cidr.prefix_len()),
+        self.used.saturating_mul(1_000_000) / self.size.max(1)
     }
 }
 
@@ -138,7 +125,7 @@ impl Row for BlockRow {
             sort_key: 'U',
             width: Fixed(6),
             rank: 0,
-            cell: |row, _| row.number(row.used()),
+            cell: |row, _| row.number(row.used),
             order: |a, b| a.used.cmp(&b.used),
         },
         Column {

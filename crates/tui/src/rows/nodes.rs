@@ -3,7 +3,8 @@
 use std::{borrow::Cow, sync::Arc};
 
 use podplane_api::table::NONE;
-use podplane_ipam::{Family, NodeAddresses, capacity::NodeCapacity, parse_cidr};
+use podplane_ipam::{NodeAddresses, capacity::NodeCapacity, parse_cidr};
+use podplane_summary::addresses_used;
 
 use super::{ago, by_age};
 use crate::{
@@ -223,20 +224,8 @@ impl Row for NodeRow {
     }
 }
 
-/// The addresses of the node's blocks that are in use; with blocks of both families, the larger
-/// number. Where pods have addresses elsewhere, as in networks with an IPAM of their own, the
-/// number of these pods.
 fn used(node: &NodeFact, in_use: &AddressesInUse, load: NodeLoad) -> u64 {
-    let of_family = |family: Family| {
-        let cidrs = node
-            .blocks
-            .iter()
-            .filter_map(|block| parse_cidr(block).ok());
-        let cidrs = cidrs.filter(|cidr| Family::of(cidr) == family);
-        cidrs.map(|cidr| in_use.within(&cidr)).sum::<usize>()
-    };
-    match of_family(Family::V4).max(of_family(Family::V6)) {
-        0 => load.addressed,
-        used => u64::try_from(used).unwrap_or(u64::MAX),
-    }
+    let blocks = node.blocks.iter();
+    let blocks = blocks.filter_map(|block| parse_cidr(block).ok());
+    addresses_used(blocks, |block| in_use.within(block), load.addressed)
 }
