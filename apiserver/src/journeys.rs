@@ -2,12 +2,13 @@
 //! them.
 
 use std::{
-    collections::{BTreeMap, HashMap, VecDeque},
+    collections::{BTreeMap, HashMap, HashSet, VecDeque},
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::SystemTime,
 };
 
 use opentelemetry_proto::tonic::trace::v1::ResourceSpans;
+use podplane_api::trace::{DroppedSteps, failure};
 use podplane_host::clock;
 use podplane_service_runtime::trace::{Journey, ReceivedSpan, attribute, received_spans};
 use tokio::sync::watch;
@@ -56,7 +57,7 @@ struct BufferedTrace {
     first: Vec<ReceivedSpan>,
     /// The last half of the kept spans; nothing before `first` was full once.
     last: VecDeque<ReceivedSpan>,
-    dropped: u64,
+    dropped: DroppedSteps,
     received: SystemTime,
 }
 
@@ -66,8 +67,8 @@ pub(crate) struct TraceSnapshot {
     pub(crate) id: u128,
     /// The spans by start time.
     pub(crate) spans: Vec<ReceivedSpan>,
-    /// The number of spans that were dropped.
-    pub(crate) dropped: u64,
+    /// The spans that were dropped.
+    pub(crate) dropped: DroppedSteps,
     /// The time at which the last span arrived.
     pub(crate) received: SystemTime,
 }
@@ -119,7 +120,7 @@ impl Journeys {
         Some(TraceSnapshot {
             id: journey.trace(),
             spans,
-            dropped: trace.dropped,
+            dropped: trace.dropped.clone(),
             received: trace.received,
         })
     }
@@ -163,7 +164,7 @@ impl TraceBuffer {
             turn,
             first: Vec::new(),
             last: VecDeque::new(),
-            dropped: 0,
+            dropped: DroppedSteps::default(),
             received: clock::system_time(),
         });
         self.order.remove(&trace.turn);
@@ -214,16 +215,24 @@ impl BufferedTrace {
         let is_of_it = |span: &ReceivedSpan| attempt_of(span.id, &parents) == attempt;
         let size = self.last.iter().filter(|span| is_of_it(span)).count();
         if size > limit / 4 {
-            // What goes on for long keeps its end.
-            self.dropped += 1;
-            return self.last.pop_front().map_or(0, |oldest| oldest.bytes());
+            // What goes on for long keeps its end, and what is around it.
+            let is_around: HashSet<u64> = parents.into_values().collect();
+            let mut oldest = self.last.iter();
+            let oldest = oldest.position(|span| !is_around.contains(&span.id));
+            self.dropped.count += 1;
+            let dropped = self.last.remove(oldest.unwrap_or_default());
+            return dropped.map_or(0, |dropped| dropped.bytes());
+        }
+        let spans: Vec<&ReceivedSpan> = self.first.iter().chain(&self.last).collect();
+        if let Some(failed) = failed_step(&spans, attempt) {
+            self.dropped.add_attempt(&failed.name, failed.actor());
         }
         let mut bytes = 0;
         let mut keep = |span: &ReceivedSpan| {
             let is_kept = !is_of_it(span);
             if !is_kept {
                 bytes += span.bytes();
-                self.dropped += 1;
+                self.dropped.count += 1;
             }
             is_kept
         };
@@ -231,6 +240,18 @@ impl BufferedTrace {
         self.last.retain(&mut keep);
         bytes
     }
+}
+
+/// The span with that id, if it failed.
+fn failed_step<'a>(spans: &[&'a ReceivedSpan], id: u64) -> Option<&'a ReceivedSpan> {
+    let mut parts = HashMap::<u64, Vec<&ReceivedSpan>>::new();
+    for span in spans {
+        parts.entry(span.parent).or_default().push(span);
+    }
+    let error = |span: &'a ReceivedSpan| span.error.as_deref();
+    let parts = |span: &'a ReceivedSpan| parts.get(&span.id).cloned().unwrap_or_default();
+    let step = spans.iter().find(|span| span.id == id)?;
+    failure(*step, &error, &parts).map(|_| *step)
 }
 
 /// The span that the step is a part of, which is itself a part of the root.
@@ -252,8 +273,10 @@ fn attempt_of(id: u64, parents: &HashMap<u64, u64>) -> u64 {
 mod tests {
     use opentelemetry_proto::tonic::{
         common::v1::{AnyValue, KeyValue, any_value::Value},
-        trace::v1::{ScopeSpans, Span},
+        trace::v1::{ScopeSpans, Span, Status, status::StatusCode},
     };
+
+    use podplane_api::trace::DroppedAttempts;
 
     use super::*;
 
@@ -337,7 +360,7 @@ mod tests {
         journeys.take(exported(vec![span(1, 9), span(1, 1)])); // Sent again.
         let snapshot = journeys.get(journey(1)).unwrap();
         let ids: Vec<_> = snapshot.spans.iter().map(|span| span.id).collect();
-        assert_eq!((ids, snapshot.dropped), (vec![1, 2, 8, 9], 5));
+        assert_eq!((ids, snapshot.dropped.count), (vec![1, 2, 8, 9], 5));
     }
 
     #[test]
@@ -355,7 +378,16 @@ mod tests {
         // Each attempt has five steps, which arrive before it.
         for attempt in (100..300).step_by(10) {
             let mut spans: Vec<_> = (1..=5).map(|step| part(attempt + step, attempt)).collect();
-            spans.push(part(attempt, root));
+            if let Some(last) = spans.last_mut() {
+                last.status = Some(Status {
+                    code: StatusCode::Error.into(),
+                    ..Status::default()
+                });
+            }
+            spans.push(Span {
+                name: "sync".into(),
+                ..part(attempt, root)
+            });
             journeys.take(exported(spans));
         }
         let snapshot = journeys.get(journey(1)).unwrap();
@@ -363,7 +395,50 @@ mod tests {
         let attempts: Vec<u64> = attempts.map(|span| span.id).collect();
         assert_eq!(attempts, [100, 110, 120, 270, 280, 290]);
         let steps = snapshot.spans.len() - 1 - attempts.len();
-        assert_eq!((steps, snapshot.dropped), (6 * 5, 14 * 6));
+        let sync = DroppedAttempts {
+            name: "sync".into(),
+            process: String::new(),
+            count: 14,
+        };
+        let dropped = DroppedSteps {
+            count: 14 * 6,
+            attempts: vec![sync],
+        };
+        assert_eq!((steps, snapshot.dropped), (6 * 5, dropped));
+    }
+
+    #[test]
+    fn each_kept_part_of_a_long_attempt_has_its_parent() {
+        let journeys = Journeys::new(TraceLimits {
+            spans: 40,
+            ..TraceLimits::DEFAULT
+        });
+        let part = |id, parent: u64| Span {
+            parent_span_id: parent.to_be_bytes().into(),
+            ..span(1, id)
+        };
+        journeys.take(exported(vec![root(1)]));
+        let root = journeys.get(journey(1)).unwrap().spans[0].id;
+        journeys.take(exported((10..40).map(|id| part(id, root)).collect()));
+        // An attempt with calls that arrive before their steps.
+        let calls = (100..200).step_by(10);
+        let steps = calls.flat_map(|call| {
+            let steps = (call + 1..call + 10).map(move |step| part(step, call));
+            [part(call, 99)].into_iter().chain(steps)
+        });
+        journeys.take(exported(
+            [part(99, root)].into_iter().chain(steps).collect(),
+        ));
+        let snapshot = journeys.get(journey(1)).unwrap();
+        let ids: Vec<u64> = snapshot.spans.iter().map(|span| span.id).collect();
+        let parents = snapshot.spans.iter().map(|span| span.parent);
+        assert!(
+            parents
+                .filter(|parent| *parent != 0)
+                .all(|id| ids.contains(&id)),
+            "{ids:?}"
+        );
+        assert_eq!(ids.last(), Some(&199));
     }
 
     #[test]

@@ -15,6 +15,7 @@
 pub mod blocks;
 pub mod calls;
 pub mod codec;
+mod dropped;
 pub mod error;
 pub mod fence;
 pub mod kubernetes;

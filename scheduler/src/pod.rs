@@ -51,6 +51,19 @@ pub struct PodInfo {
     pub is_deleting: bool,
     /// The end of the pod, if it has ended for good. Its address may still be in use.
     pub end: Option<PodEnd>,
+    /// The state of a pod that has a node, as its kubelet says.
+    pub progress: PodProgress,
+}
+
+/// The state of a pod on its node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PodProgress {
+    /// It has no address.
+    WithoutAddress,
+    /// It has an address, and has not begun to run.
+    Pending,
+    /// Its phase is `Running`.
+    Running,
 }
 
 /// The end of a pod.
@@ -104,6 +117,19 @@ impl PodReader {
             held_ips: self.pod_ips.addresses_held(pod),
             is_deleting: pod.is_deleting(),
             end: PodEnd::of(pod),
+            progress: PodProgress::of(pod),
+        }
+    }
+}
+
+impl PodProgress {
+    fn of(pod: &Pod) -> Self {
+        let status = pod.status.as_ref();
+        let ip = status.and_then(|status| status.pod_ip.as_deref());
+        match status.and_then(|status| status.phase.as_deref()) {
+            Some("Running") => Self::Running,
+            _ if ip.is_none_or(str::is_empty) => Self::WithoutAddress,
+            _ => Self::Pending,
         }
     }
 }

@@ -25,7 +25,7 @@ use crate::{
     explain::{Examination, NodeRefusal},
     names::NodeName,
     plan::Choice,
-    pod::PodInfo,
+    pod::{PodInfo, PodProgress},
     queue::QueuePlace,
     remedy::Suggestion,
     scheduler::{PlacementDecision, PodExplanation, Scheduler},
@@ -178,7 +178,7 @@ fn response(
             add_own_node(&mut response, pod, scheduler);
         }
         PodExplanation::Placed(node, placement, decided) => {
-            response.message = placed(&node, placement, decided.as_ref());
+            response.message = placed(pod, &node, placement, decided.as_ref());
             if placement == PlacementState::Bound {
                 let time = pod.bound_at.as_ref().map(ToString::to_string);
                 response.bound_at = time.unwrap_or_default();
@@ -288,32 +288,48 @@ fn unknown(pod: &PodInfo, scheduler: &str) -> String {
     }
 }
 
-fn placed(node: &NodeName, placing: PlacementState, decided: Option<&PlacementDecision>) -> String {
-    let Some(PlacementDecision {
-        attempt, choice, ..
-    }) = decided
-    else {
-        return format!(
-            "on {node}, which was not chosen here: it was created with that node, another client bound it, or it was bound before this scheduler started"
-        );
+/// The state of a pod that has a node, and the reason why it is that node.
+fn placed(
+    pod: &PodInfo,
+    node: &NodeName,
+    placing: PlacementState,
+    decided: Option<&PlacementDecision>,
+) -> String {
+    let state = match (placing, pod.progress) {
+        (PlacementState::Assumed, _) => format!("being bound to {node}"),
+        (PlacementState::Bound, PodProgress::Running) => format!("running on {node}"),
+        (PlacementState::Bound, PodProgress::Pending) => format!("on {node}, not running yet"),
+        (PlacementState::Bound, PodProgress::WithoutAddress) => {
+            format!("on {node}, without an address yet")
+        }
     };
+    match decided {
+        None => format!(
+            "{state}; the node was not chosen here: the pod was created with it, another client bound it, or it was bound before this scheduler started"
+        ),
+        Some(PlacementDecision { choice, .. }) if choice.node != *node => format!(
+            "{state}; another client bound it there, and this scheduler chose {}",
+            choice.node
+        ),
+        Some(PlacementDecision {
+            attempt, choice, ..
+        }) => format!("{state}; attempt {attempt} chose {}", reason(choice)),
+    }
+}
+
+/// The reason for a choice.
+fn reason(choice: &Choice) -> String {
     let Choice {
-        node: chosen,
         nodes,
         examined,
         feasible,
         ..
     } = choice;
-    if chosen != node {
-        return format!("on {node}, where another client bound it; this scheduler chose {chosen}");
-    }
-    let state = match placing {
-        PlacementState::Assumed => "being bound to",
-        PlacementState::Bound => "on",
+    let of = match feasible {
+        1 => "the only feasible node".to_owned(),
+        _ => format!("the best of {feasible} feasible nodes"),
     };
-    format!(
-        "{state} {node}, the best of {feasible} feasible nodes, of {examined} examined, of {nodes} in the cluster, in attempt {attempt}"
-    )
+    format!("{of}, of {examined} examined, of {nodes} in the cluster")
 }
 
 fn decision(decided: PlacementDecision, at: Timestamp) -> wire::Decision {
@@ -375,6 +391,8 @@ fn plugin_score(score: PluginScore) -> wire::PluginScore {
 mod tests {
     use std::sync::Arc;
 
+    use serde_json::json;
+
     use super::*;
     use crate::{
         config::IpPolicy,
@@ -430,9 +448,27 @@ mod tests {
         scheduler.apply_pod(PodBuilder::new("p").on("n").info(), now);
         let answer = ask(&mut scheduler);
         assert_eq!(answer.state(), PodState::Bound);
-        let want =
-            "on n, the best of 1 feasible nodes, of 1 examined, of 1 in the cluster, in attempt 2";
-        assert_eq!(answer.message, want);
+        let want = "attempt 2 chose the only feasible node, of 1 examined, of 1 in the cluster";
+        assert_eq!(
+            answer.message,
+            format!("on n, without an address yet; {want}")
+        );
+        let states = [
+            (
+                json!({"phase": "Pending", "podIP": "10.0.0.2"}),
+                "on n, not running yet",
+            ),
+            (
+                json!({"phase": "Running", "podIP": "10.0.0.2"}),
+                "running on n",
+            ),
+        ];
+        for (status, state) in states {
+            let pod = PodBuilder::new("p").on("n").set("/status", status);
+            scheduler.apply_pod(pod.info(), now);
+            let answer = response(&pod.info(), &mut scheduler, now, clock);
+            assert_eq!(answer.message, format!("{state}; {want}"));
+        }
         let decision = answer.decision.unwrap();
         assert_eq!(decision.time, "1970-01-01T00:00:00Z");
         let score = &decision.scores[0];
@@ -457,7 +493,7 @@ mod tests {
 
         // Another client bound it first.
         scheduler.apply_pod(PodBuilder::new("p").on("m").info(), now);
-        let want = "on m, where another client bound it; this scheduler chose n";
+        let want = "on m, without an address yet; another client bound it there, and this scheduler chose n";
         assert_eq!(ask(&mut scheduler).message, want);
         scheduler.delete_pod(&pod, now);
         scheduler.apply_pod(PodBuilder::new("p").on("m").info(), now);

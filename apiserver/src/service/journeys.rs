@@ -213,8 +213,9 @@ impl From<TraceSnapshot> for Trace {
         Self {
             trace_id: format!("{id:032x}"),
             spans: spans.into_iter().map(wire).collect(),
-            dropped_spans: dropped,
+            dropped_spans: dropped.count,
             received: Some(received.into()),
+            dropped_attempts: dropped.attempts.into_iter().map(Into::into).collect(),
         }
     }
 }

@@ -12,7 +12,7 @@ use std::{
 use anyhow::Context as _;
 use clap::ValueEnum;
 use jiff::Timestamp;
-use podplane_api::{ObjectKey, trace::dropped_steps};
+use podplane_api::{ObjectKey, trace::DroppedSteps};
 use podplane_proto::trace::{
     self, GetPodTraceRequest, GetPodTraceResponse, trace_service_client::TraceServiceClient,
 };
@@ -255,7 +255,8 @@ impl TraceEnd {
 struct PrintedTrace {
     #[serde(rename = "traceID")]
     trace_id: String,
-    dropped_spans: u64,
+    #[serde(flatten)]
+    dropped: DroppedSteps,
     spans: Vec<ReceivedSpan>,
 }
 
@@ -295,7 +296,7 @@ impl PrintedTrace {
 
     fn lines(&self, width: usize) -> Vec<String> {
         let mut lines = vec![format!("from {}", self.begin())];
-        lines.extend(waterfall::lines(&self.spans, width));
+        lines.extend(waterfall::lines(&self.spans, &self.dropped, width));
         lines.extend(self.remarks());
         lines
     }
@@ -312,7 +313,7 @@ impl PrintedTrace {
         let roots = self.spans.iter().filter(|span| span.parent == 0);
         let links = roots.flat_map(|root| &root.links);
         let links = links.map(|link| format!("requested by span {link}"));
-        links.chain(dropped_steps(self.dropped_spans))
+        links.chain(self.dropped.remark())
     }
 }
 
@@ -320,16 +321,14 @@ impl TryFrom<trace::Trace> for PrintedTrace {
     type Error = anyhow::Error;
 
     fn try_from(trace: trace::Trace) -> anyhow::Result<Self> {
+        let dropped = trace.dropped_steps();
         let trace::Trace {
-            trace_id,
-            spans,
-            dropped_spans,
-            received: _,
+            trace_id, spans, ..
         } = trace;
         let spans: anyhow::Result<_> = spans.into_iter().map(parse_span).collect();
         Ok(Self {
             trace_id,
-            dropped_spans,
+            dropped,
             spans: spans.context("failed to read the server's answer")?,
         })
     }

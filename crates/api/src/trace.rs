@@ -1,32 +1,14 @@
-//! Names in the traces of pods' journeys that both writers and readers know, and how readers
-//! shorten a trace.
+//! Names in the traces of pods' journeys that both writers and readers know, and the
+//! [`Outline`] in which all readers show a trace.
+
+use serde::{Deserialize, Serialize};
+
+pub use self::outline::{Outline, OutlineLine, OutlineStep, StepFold, StepGap, TraceStep};
+
+mod outline;
 
 /// The attribute with the name of the CNI plugin of a step.
 pub const CNI_PLUGIN: &str = "cni.plugin";
-
-/// The facts of a step by which it is compared with others that have the same parent.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct StepKind<'a> {
-    /// The name of the step.
-    pub name: &'a str,
-    /// The process that did it.
-    pub process: &'a str,
-    /// The reason for which it [failed](failure).
-    pub failure: Option<&'a str>,
-    /// True if the step has steps within it.
-    pub has_parts: bool,
-}
-
-impl StepKind<'_> {
-    /// Returns true if the steps can be shown as one: attempts that failed for the same reason, or
-    /// steps of one name that have nothing within them.
-    #[must_use]
-    pub fn is_alike(&self, other: &Self) -> bool {
-        let of_step = |kind: &Self| (kind.name, kind.process, kind.failure);
-        let are_single = !self.has_parts && !other.has_parts;
-        of_step(self) == of_step(other) && (self.failure.is_some() || are_single)
-    }
-}
 
 /// The deepest nesting of steps in which the reason of a failure is looked for.
 const DEEPEST: usize = 32;
@@ -60,13 +42,55 @@ fn failure_within<'a, S: Copy>(
     }
 }
 
-/// The remark on a trace of which the API server has dropped this number of steps; `None` if it has
-/// all.
-#[must_use]
-pub fn dropped_steps(count: u64) -> Option<String> {
-    match count {
-        0 => None,
-        1 => Some("1 step in between is not kept".to_owned()),
-        _ => Some(format!("{count} steps in between are not kept")),
+/// The steps of a trace that the API server has dropped, because there were too many.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DroppedSteps {
+    /// Their number.
+    #[serde(default, rename = "droppedSpans")]
+    pub count: u64,
+    /// The failed attempts among them, as far as they are known.
+    #[serde(default, rename = "droppedAttempts")]
+    pub attempts: Vec<DroppedAttempts>,
+}
+
+/// The failed attempts at one step that the API server has dropped.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct DroppedAttempts {
+    /// The name of the step, which is a part of the root.
+    pub name: String,
+    /// The process that did it: a CNI plugin, or the service.
+    pub process: String,
+    /// The number of attempts.
+    pub count: u64,
+}
+
+/// The most steps whose dropped attempts are counted. Spans come from any process, and have any
+/// name.
+const MOST_COUNTED: usize = 4;
+
+impl DroppedSteps {
+    /// Counts a failed attempt.
+    pub fn add_attempt(&mut self, name: &str, process: &str) {
+        let is_same = |one: &&mut DroppedAttempts| (&*one.name, &*one.process) == (name, process);
+        if let Some(same) = self.attempts.iter_mut().find(is_same) {
+            same.count += 1;
+        } else if self.attempts.len() < MOST_COUNTED {
+            self.attempts.push(DroppedAttempts {
+                name: name.to_owned(),
+                process: process.to_owned(),
+                count: 1,
+            });
+        }
+    }
+
+    /// A remark on the trace; `None` if it has all steps.
+    #[must_use]
+    pub fn remark(&self) -> Option<String> {
+        match self.count {
+            0 => None,
+            1 => Some("1 step in between is not kept".to_owned()),
+            count => Some(format!("{count} steps in between are not kept")),
+        }
     }
 }

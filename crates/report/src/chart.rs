@@ -14,7 +14,7 @@ pub use axis::{AxisTick, LinearScale, LogScale};
 pub use bars::{Bar, BarPart, Bars, PartStyle};
 pub use growth::GrowthCurve;
 pub use intervals::{IntervalRow, Intervals};
-pub use waterfall::{Waterfall, WaterfallGap, WaterfallRow, gaps};
+pub use waterfall::{Waterfall, WaterfallGap, WaterfallRow};
 
 use crate::{document::Tone, figure::Picture};
 

@@ -25,7 +25,7 @@ mod table;
 
 pub use chart::{
     AxisTick, Bar, BarPart, Bars, GrowthCurve, IntervalRow, Intervals, LinearScale, LogScale,
-    PartStyle, PictureFile, Waterfall, WaterfallGap, WaterfallRow, gaps,
+    PartStyle, PictureFile, Waterfall, WaterfallGap, WaterfallRow,
 };
 pub use document::{Block, Count, Fact, Report, Section, Tone};
 pub use figure::{Figure, Picture};

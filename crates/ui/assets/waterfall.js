@@ -5,7 +5,7 @@
 import { ago } from './ages.js';
 import { button, h, isChanged, isSmallScreen, replace, setText } from './dom.js';
 import { DataTable } from './table.js';
-import { duration, instant } from './words.js';
+import { duration, instant, number } from './words.js';
 
 /** The widest that a bar is moved to the right, in percent, so that the shortest is seen. */
 const LAST = 99.5;
@@ -82,13 +82,16 @@ export class Waterfall {
    * @param {Trace} trace
    * @param {string} lacked what its pod waits for; nothing if it has its address
    */
-  show({ spans, folds, gaps, began }, lacked) {
+  show({ spans, folds, gaps, droppedSpans, began }, lacked) {
     if (!isChanged(this.#picture, [spans, lacked])) return;
     const placed = place(spans);
     const end = Math.max(1e-6, ...spans.map(({ start, seconds }) => start + seconds));
     const start = `began ${instant(began)}`;
-    if (lacked) replace(this.#began, `${start}; without ${lacked} for `, ago(began));
-    else replace(this.#began, `${start}, takes ${duration(end)}`);
+    const times = lacked
+      ? [`${start}; without ${lacked} for `, ago(began)]
+      : [`${start}, takes ${duration(end)}`];
+    const dropped = droppedSpans > 0 ? `; steps that are not kept: ${number(droppedSpans)}` : '';
+    replace(this.#began, ...times, dropped);
     replace(this.#axis, ...Array.from({ length: TICKS + 1 }, (_, tick) => tickAt(tick, end)));
     this.#redraw = () => this.#draw(placed, folds, gaps, end);
     this.#redraw();

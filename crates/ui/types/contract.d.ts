@@ -270,6 +270,7 @@ export interface Trace {
   folds: Fold[];
   gaps: Gap[];
   droppedSpans: number;
+  droppedAttempts: { name: string; process: string; count: number }[];
   began: string;
 }
 

@@ -14,7 +14,7 @@ use podplane_proto::{
     scheduler::{ExplainPodResponse, PodState},
 };
 
-use super::{scores, suggestions, verdicts};
+use super::{reason, scores, suggestions, verdicts};
 use crate::{
     plan::Choice,
     pod::PodInfo,
@@ -98,16 +98,9 @@ pub(super) fn response(pod: &PodInfo, scheduler: &mut Scheduler) -> ExplainPodRe
     };
     response.set_state(PodState::Hypothetical);
     match node {
-        Ok(Choice {
-            node,
-            nodes,
-            examined,
-            feasible,
-            ..
-        }) => {
-            response.message = format!(
-                "it would be placed on {node}, the best of {feasible} feasible nodes, of {examined} examined, of {nodes} in the cluster"
-            );
+        Ok(choice) => {
+            let Choice { node, .. } = &choice;
+            response.message = format!("it would be placed on {node}, {}", reason(&choice));
             response.node_name = node.to_string();
         }
         Err(error) => {

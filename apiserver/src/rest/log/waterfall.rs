@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use podplane_api::{jiff::Timestamp, trace::dropped_steps};
+use podplane_api::jiff::Timestamp;
 use podplane_host::clock;
 use podplane_service_runtime::trace::{Journey, ReceivedSpan, waterfall};
 
@@ -35,8 +35,8 @@ pub(super) fn lines(journeys: &Journeys, uid: &str) -> Vec<LogLine> {
         how: text,
     };
     let heading = format!("trace {id:032x}:");
-    let more = dropped_steps(dropped).map(|remark| format!("({remark})"));
-    let shown = waterfall::lines(&spans, WIDTH);
+    let more = dropped.remark().map(|remark| format!("({remark})"));
+    let shown = waterfall::lines(&spans, &dropped, WIDTH);
     let texts = std::iter::once(heading).chain(shown).chain(more);
     texts.map(line).collect()
 }

@@ -1,19 +1,18 @@
 //! The traces of a pod as a page to hand out.
 
+use podplane_api::trace::StepGap;
 use podplane_proto::trace::GetPodTraceResponse;
 use podplane_report::{
     AxisTick, Block, Fact, Figure, Picture, Report, Section, Tone, Waterfall, WaterfallGap,
-    WaterfallRow, gaps,
+    WaterfallRow,
 };
-use podplane_service_runtime::trace::waterfall;
+use podplane_service_runtime::trace::waterfall::{self, RowKind};
 
 use super::{PrintedTrace, TraceEnd};
 use crate::output::page;
 
-/// The least time without a step that is shown, in nanoseconds.
-const LEAST_GAP: u64 = 1_000_000_000;
-/// The most failures that are not folded.
-const MOST_FAILURES: usize = 5;
+/// The most failures, and the most times without a step, that are listed at once.
+const MOST_LISTED: usize = 5;
 /// The number of intervals of the time axis.
 const INTERVALS: u32 = 4;
 
@@ -58,94 +57,118 @@ fn section(trace: &PrintedTrace, title: &str, pod: &str, about: String) -> Secti
         Fact::new("From", trace.begin()),
     ];
     facts.extend(trace.remarks().map(|remark| Fact::new("Note", remark)));
-    let chart = chart(trace);
-    let failures = chart.rows.iter().filter(|row| row.tone == Tone::Bad);
-    let failures = failures.map(|row| format!("{}, {}: {}", row.name, row.process, row.note));
-    let failures: Vec<String> = failures.collect();
+    let TraceCharts { picture, all, gaps } = TraceCharts::of(trace);
     let mut blocks = vec![Block::Paragraph(about), Block::Facts(facts)];
-    if let Some(last) = failures.last() {
-        let (said, all) = match failures.len() {
-            count @ 0..=MOST_FAILURES => (format!("Steps that failed: {count}."), None),
-            count => (
-                format!("{count} steps failed. The last one: {last}"),
-                Some(format!("All {count}")),
-            ),
-        };
-        blocks.push(Block::Notice(Tone::Bad, said));
-        let list = Block::List(failures);
-        blocks.push(match all {
-            None => list,
-            Some(summary) => Block::Folded {
-                summary,
-                is_open: false,
-                blocks: vec![list],
-            },
-        });
-    }
-    let gaps = chart.gaps.iter().map(|gap| gap.text.as_str());
-    match gaps.collect::<Vec<_>>().as_slice() {
-        [] => {}
-        gaps => {
-            let what = match trace.dropped_spans {
-                0 => "without any step",
-                _ => "without a step that is kept",
-            };
-            blocks.push(Block::Paragraph(format!(
-                "Times of a second or more {what}, grey in the picture: {}.",
-                gaps.join(", ")
-            )));
-        }
-    }
+    blocks.extend(failures(&picture, &all));
+    blocks.extend(gaps_block(&gaps));
     let kind = title.to_lowercase();
     blocks.push(Block::Figure(Box::new(Figure {
         id: format!("{kind}-{pod}-steps"),
         caption: format!("The steps of the {kind} of {pod}"),
-        tables: vec![chart.table()],
-        picture: Picture::Waterfall(chart.shortened()),
+        tables: vec![all.table()],
+        picture: Picture::Waterfall(picture),
     })));
     Section::new(format!("{kind}-{pod}"), title, blocks)
 }
 
-/// The waterfall that the terminal shows, in shares of its time.
-fn chart(trace: &PrintedTrace) -> Waterfall {
-    let (from, until) = waterfall::extent(&trace.spans).unwrap_or_default();
-    let all = until.saturating_sub(from);
-    let share = |at: u64| at.saturating_sub(from) as f64 / all.max(1) as f64;
-    let row = |row: &waterfall::WaterfallRow<'_>| {
-        let spans = row.spans().iter();
-        let spans = spans.map(|span| (share(span.start_unix_nano), share(span.end_unix_nano)));
-        WaterfallRow {
-            depth: row.depth(),
-            name: row.name(),
-            process: row.process(),
-            spans: spans.collect(),
-            took: waterfall::duration(row.nanos()),
-            note: row.note(),
-            tone: match row.is_failed() {
-                true => Tone::Bad,
-                false => Tone::Neutral,
+/// The number of failures, and a line for each one of the picture.
+fn failures(picture: &Waterfall, all: &Waterfall) -> Vec<Block> {
+    let is_failed = |row: &&WaterfallRow| row.tone == Tone::Bad;
+    let count = all.rows.iter().filter(is_failed).count();
+    let lines = picture.rows.iter().filter(is_failed);
+    let lines = lines.map(|row| format!("{}, {}: {}", row.name, row.process, row.note));
+    let lines: Vec<String> = lines.collect();
+    let Some(last) = lines.last() else {
+        return Vec::new();
+    };
+    match lines.len() {
+        0..=MOST_LISTED => vec![
+            Block::Notice(Tone::Bad, format!("Steps that failed: {count}.")),
+            Block::List(lines),
+        ],
+        _ => vec![
+            Block::Notice(
+                Tone::Bad,
+                format!("{count} steps failed. The last one: {last}"),
+            ),
+            Block::Folded {
+                summary: format!("All {count}"),
+                is_open: false,
+                blocks: vec![Block::List(lines)],
             },
+        ],
+    }
+}
+
+/// A line for each time without a step, or their number and sum.
+fn gaps_block(gaps: &[String]) -> Option<Block> {
+    let listed = match gaps.len() {
+        0 => return None,
+        1..=MOST_LISTED => gaps.join("; "),
+        count => format!("{count}, each in the table"),
+    };
+    Some(Block::Paragraph(format!(
+        "Times without a step, grey in the picture: {listed}."
+    )))
+}
+
+/// The waterfall as a picture, folded as that of the terminal, and with all steps.
+struct TraceCharts {
+    picture: Waterfall,
+    all: Waterfall,
+    /// The times without a step.
+    gaps: Vec<String>,
+}
+
+impl TraceCharts {
+    fn of(trace: &PrintedTrace) -> Self {
+        let (from, until) = waterfall::extent(&trace.spans).unwrap_or_default();
+        let time = until.saturating_sub(from);
+        let share = |at: u64| at.saturating_sub(from) as f64 / time.max(1) as f64;
+        let span = |(start, end): (u64, u64)| (share(start), share(end));
+        let outline = waterfall::outline(&trace.spans, &trace.dropped);
+        let row = |row: waterfall::WaterfallRow| WaterfallRow {
+            depth: row.depth,
+            name: row.name,
+            process: row.process,
+            spans: row.bars.into_iter().map(span).collect(),
+            took: row.took,
+            note: row.note,
+            tone: match row.kind {
+                RowKind::Failed => Tone::Bad,
+                RowKind::Step | RowKind::Gap => Tone::Neutral,
+            },
+        };
+        let tick = |number: u32| AxisTick {
+            at: f64::from(number) / f64::from(INTERVALS),
+            label: match number {
+                0 => "0".into(),
+                _ => waterfall::duration(time / u64::from(INTERVALS) * u64::from(number)),
+            },
+        };
+        let gap = |gap: &StepGap| WaterfallGap {
+            span: span((gap.start, gap.end)),
+            text: waterfall::duration(gap.end - gap.start),
+        };
+        let gap_text =
+            |gap: &StepGap| format!("{} {}", waterfall::duration(gap.end - gap.start), gap.text);
+        // The picture has a band for a time without a step, and no row.
+        let rows = waterfall::rows(&trace.spans, &outline, true);
+        let rows = rows.into_iter().filter(|row| row.kind != RowKind::Gap);
+        let picture = Waterfall {
+            rows: rows.map(row).collect(),
+            ticks: (0..=INTERVALS).map(tick).collect(),
+            gaps: outline.gaps.iter().map(gap).collect(),
+        };
+        let all = waterfall::rows(&trace.spans, &outline, false);
+        Self {
+            picture,
+            all: Waterfall {
+                rows: all.into_iter().map(row).collect(),
+                ..Waterfall::default()
+            },
+            gaps: outline.gaps.iter().map(gap_text).collect(),
         }
-    };
-    let tick = |number: u32| AxisTick {
-        at: f64::from(number) / f64::from(INTERVALS),
-        label: match number {
-            0 => "0".into(),
-            _ => waterfall::duration(all / u64::from(INTERVALS) * u64::from(number)),
-        },
-    };
-    let steps = trace.spans.iter();
-    let steps = steps.map(|span| (span.start_unix_nano, span.end_unix_nano));
-    // A span around all others is not what goes on meanwhile.
-    let steps = steps.filter(|step| *step != (from, until));
-    let gap = |(begin, end): (u64, u64)| WaterfallGap {
-        span: (share(begin), share(end)),
-        text: waterfall::duration(end - begin),
-    };
-    Waterfall {
-        rows: waterfall::rows(&trace.spans).iter().map(row).collect(),
-        ticks: (0..=INTERVALS).map(tick).collect(),
-        gaps: gaps(steps, LEAST_GAP).into_iter().map(gap).collect(),
     }
 }
 
@@ -244,5 +267,45 @@ mod tests {
             text: "2.5 s".into(),
         };
         assert_eq!(chart.gaps, [gap]);
+    }
+
+    #[test]
+    fn the_picture_is_folded_as_the_text_and_the_table_has_each_attempt() {
+        let second = 1_000_000_000;
+        let attempt = |number: u64| Span {
+            error: Some("no address".into()),
+            ..span(number + 1, 1, "sync", number * second, number * second + 1)
+        };
+        let answer = GetPodTraceResponse {
+            name: "web".into(),
+            creation: Some(Trace {
+                trace_id: "a".into(),
+                spans: [span(1, 0, "create", 0, second)]
+                    .into_iter()
+                    .chain((1..=8).map(attempt))
+                    .collect(),
+                ..Trace::default()
+            }),
+            ..GetPodTraceResponse::default()
+        };
+        let text = crate::commands::trace::text(answer.clone(), 120).unwrap();
+        let sections = sections(answer).unwrap();
+        let blocks = &sections.first().unwrap().blocks;
+        let Some(Block::Figure(figure)) = blocks.last() else {
+            panic!("{blocks:?}")
+        };
+        let Picture::Waterfall(chart) = &figure.picture else {
+            panic!("{figure:?}")
+        };
+        let names: Vec<_> = chart.rows.iter().map(|row| row.name.as_str()).collect();
+        assert_eq!(names, ["create", "sync", "6 attempts in between", "sync"]);
+        for (row, line) in chart.rows.iter().zip(text.lines().skip(6)) {
+            assert!(line.contains(&row.name), "{}: {text}", row.name);
+        }
+        assert_eq!(figure.tables[0].rows.len(), 9);
+        assert!(
+            matches!(blocks.get(2), Some(Block::Notice(_, said)) if said == "Steps that failed: 8."),
+            "{blocks:?}"
+        );
     }
 }

@@ -1,6 +1,6 @@
 //! The traces of a pod by REST, as the summary of podplane's API server has them.
 
-use podplane_api::core::Pod;
+use podplane_api::{core::Pod, trace::DroppedSteps};
 use podplane_client::Client;
 use podplane_proto::trace::{Attribute, GetPodTraceRequest, GetPodTraceResponse, Span, Trace};
 use podplane_summary::{SpanRow, TraceRow};
@@ -46,7 +46,7 @@ fn traces(row: TraceRow, namespace: String, name: String, uid: String) -> GetPod
     let TraceRow {
         spans,
         began,
-        dropped_spans,
+        dropped,
         ..
     } = row;
     let began = u64::try_from(began.as_nanosecond()).unwrap_or_default();
@@ -67,17 +67,18 @@ fn traces(row: TraceRow, namespace: String, name: String, uid: String) -> GetPod
             false => creation.push(span(place, row, began)),
         }
     }
-    let trace = |spans: Vec<Span>, dropped_spans: u64| {
+    let trace = |spans: Vec<Span>, dropped: DroppedSteps| {
         (!spans.is_empty()).then(|| Trace {
             trace_id: uid.replace('-', ""),
             spans,
-            dropped_spans,
+            dropped_spans: dropped.count,
+            dropped_attempts: dropped.attempts.into_iter().map(Into::into).collect(),
             ..Trace::default()
         })
     };
     GetPodTraceResponse {
-        creation: trace(creation, dropped_spans),
-        deletion: trace(deletion, 0),
+        creation: trace(creation, dropped),
+        deletion: trace(deletion, DroppedSteps::default()),
         namespace,
         name,
         uid,
@@ -113,6 +114,8 @@ fn nanos(seconds: f64) -> u64 {
 mod tests {
     use std::collections::BTreeMap;
 
+    use podplane_api::trace::DroppedAttempts;
+
     use super::*;
 
     #[test]
@@ -137,7 +140,14 @@ mod tests {
             ],
             folds: Vec::new(),
             gaps: Vec::new(),
-            dropped_spans: 7,
+            dropped: DroppedSteps {
+                count: 7,
+                attempts: vec![DroppedAttempts {
+                    name: "sync".into(),
+                    process: "kubelet".into(),
+                    count: 3,
+                }],
+            },
             began: "2026-01-01T00:00:00Z".parse().unwrap(),
         };
         let answer = traces(rows, "default".into(), "web".into(), "a-b".into());
@@ -152,6 +162,7 @@ mod tests {
             (creation.trace_id.as_str(), creation.dropped_spans),
             ("ab", 7)
         );
+        assert_eq!(creation.dropped_attempts[0].count, 3);
         let bind = &creation.spans[1];
         assert_eq!(
             (bind.span_id.as_str(), bind.parent_span_id.as_str()),

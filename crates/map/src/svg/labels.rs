@@ -134,8 +134,11 @@ impl Room<'_> {
     /// The columns or rows from `half` before the middle to `half` behind it.
     fn cells(&self, middle: f64, half: f64) -> std::ops::Range<u16> {
         let at = |distance: f64| (distance / self.place.cell).clamp(0.0, f64::from(u16::MAX));
-        // Whole numbers within the range.
-        #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss)]
+        #[expect(
+            clippy::cast_possible_truncation,
+            clippy::cast_sign_loss,
+            reason = "whole numbers within the range"
+        )]
         let range = at(middle - half).floor() as u16..at(middle + half).ceil() as u16;
         range
     }

@@ -64,10 +64,14 @@ impl ReceivedSpan {
         Some(value)
     }
 
-    /// The process that recorded it, for display: the plugin, or the service, and the node if there
-    /// is one.
+    /// The process that did it: the plugin, or the service.
+    pub fn actor(&self) -> &str {
+        self.attribute(attribute::PLUGIN).unwrap_or(&self.service)
+    }
+
+    /// The process for display, with the node if there is one.
     pub fn process(&self) -> String {
-        let who = self.attribute(attribute::PLUGIN).unwrap_or(&self.service);
+        let who = self.actor();
         match self.attribute(attribute::NODE) {
             Some(node) => format!("{who} {node}"),
             None => who.to_owned(),

@@ -4,6 +4,8 @@ use opentelemetry_proto::tonic::{
     trace::v1::{ResourceSpans, ScopeSpans, Span as ProtoSpan, Status as ProtoStatus},
 };
 
+use podplane_api::trace::{DroppedAttempts, DroppedSteps};
+
 use super::*;
 
 const UID: &str = "1b9d6bcd-bbfd-4b2d-9b5d-ab8dfbbd4bed";
@@ -201,7 +203,7 @@ fn failed(mut seen: ReceivedSpan, why: &str) -> ReceivedSpan {
 }
 
 fn shown(spans: &[ReceivedSpan]) -> String {
-    waterfall::lines(spans, 101).join("\n")
+    waterfall::lines(spans, &DroppedSteps::default(), 101).join("\n")
 }
 
 #[test]
@@ -214,10 +216,13 @@ fn wraps_a_note_below_its_line() {
         attribute::NETWORK,
         note,
     )];
-    let lines = waterfall::lines(&spans, 80);
+    let lines = waterfall::lines(&spans, &DroppedSteps::default(), 80);
     assert!(lines[1].starts_with(name), "{lines:?}");
     assert_eq!(lines[2], format!("{:34}  {note}", ""));
-    assert_eq!(waterfall::lines(&spans, 120).len(), 2);
+    assert_eq!(
+        waterfall::lines(&spans, &DroppedSteps::default(), 120).len(),
+        2
+    );
 }
 
 #[test]
@@ -255,49 +260,63 @@ create                   apiserver       ▕████                        
 }
 
 #[test]
-fn folds_similar_failures() {
-    let full = "0/1 nodes are available: 1 Insufficient pod IPs.";
-    let spans = [
-        step(1, 0, "create", "apiserver", 0, 1),
-        step(2, 1, "queue", "scheduler", 1, 2),
-        failed(step(3, 1, "schedule", "scheduler", 2, 3), full),
-        step(4, 1, "queue", "scheduler", 3, 50),
-        failed(step(5, 1, "schedule", "scheduler", 50, 51), full),
-        step(6, 1, "queue", "scheduler", 51, 99),
-        step(7, 1, "schedule", "scheduler", 99, 100),
-    ];
-    assert_eq!(
-        shown(&spans),
-        "\
-STEP            PROCESS    0                              100 ms       TOOK
-create          apiserver  ▕▏                                  ▏    1.0 ms
-├─ queue ×3     scheduler  ▕███████████████████████████████████▏   96.0 ms
-├─ schedule ×2  scheduler  ▕ ▏                ▏                ▏    2.0 ms
-                failed: 0/1 nodes are available: 1 Insufficient pod IPs.
-└─ schedule     scheduler  ▕                                  █▏    1.0 ms"
-    );
-}
-
-#[test]
-fn folds_attempts_whose_errors_differ_by_an_id_alone() {
+fn folds_attempts_between_the_first_and_the_last_one() {
     let mut spans = vec![step(1, 0, "create", "apiserver", 0, 1)];
-    for attempt in 1..=3 {
-        let (id, start) = (attempt * 10, attempt * 30);
+    for attempt in 1..=6 {
+        let (id, start) = (attempt * 10, attempt * 15);
         let call = step(id + 1, id, "RunPodSandbox", "cri", start, start + 9);
         let choice = step(id + 2, id + 1, "allocate", "host-local", start, start + 5);
         spans.push(step(id, 1, "sync", "kubelet", start, start + 10));
         spans.push(failed(call, &format!("sandbox {attempt}: no address")));
         spans.push(failed(choice, "no address"));
     }
+    let dropped = DroppedSteps {
+        count: 90,
+        attempts: vec![DroppedAttempts {
+            name: "sync".into(),
+            process: "kubelet".into(),
+            count: 30,
+        }],
+    };
+    let lines = waterfall::lines(&spans, &dropped, 101).join("\n");
+    assert_eq!(
+        lines,
+        "\
+STEP                       PROCESS     0                  100 ms       TOOK
+create                     apiserver   ▕▏                      ▏    1.0 ms
+├─ sync                    kubelet     ▕   ███                 ▏   10.0 ms
+│  └─ RunPodSandbox        cri         ▕   ███                 ▏    9.0 ms
+                           failed: sandbox 1: no address
+│     └─ allocate          host-local  ▕   ██                  ▏    5.0 ms  failed: no address
+├─ 34 attempts in between  kubelet     ▕       ██ ███ ██ ███   ▏
+                           4 kept, each failed: no address
+└─ sync                    kubelet     ▕                     ██▏   10.0 ms
+   └─ RunPodSandbox        cri         ▕                     ██▏    9.0 ms
+                           failed: sandbox 6: no address
+      └─ allocate          host-local  ▕                     █ ▏    5.0 ms  failed: no address"
+    );
+}
+
+#[test]
+fn a_time_without_a_step_has_a_row_with_pale_marks() {
+    let spans = [
+        step(1, 0, "create", "apiserver", 0, 1),
+        step(2, 1, "sync", "kubelet", 10, 1000),
+        failed(step(3, 2, "allocate", "host-local", 20, 900), "no address"),
+        step(4, 1, "sync", "kubelet", 9000, 10_000),
+        step(5, 4, "allocate", "host-local", 9100, 9900),
+    ];
     assert_eq!(
         shown(&spans),
         "\
-STEP                 PROCESS     0                        100 ms       TOOK
-create               apiserver   ▕▏                            ▏    1.0 ms
-└─ sync ×3           kubelet     ▕         ███     ███      ███▏   30.0 ms
-   └─ RunPodSandbox  cri         ▕                          ███▏    9.0 ms
-                     failed: sandbox 3: no address
-      └─ allocate    host-local  ▕                          ██ ▏    5.0 ms  failed: no address"
+STEP            PROCESS     0                             10.0 s       TOOK
+create          apiserver   ▕▏                                 ▏    1.0 ms
+├─ sync         kubelet     ▕███                               ▏    990 ms
+│  └─ allocate  host-local  ▕███                               ▏    880 ms  failed: no address
+│                           ▕   ░░░░░░░░░░░░░░░░░░░░░░░░░░░░   ▏     8.0 s
+                without a step: the back-off of kubelet after its failed sync
+└─ sync         kubelet     ▕                               ███▏     1.0 s
+   └─ allocate  host-local  ▕                               ███▏    800 ms"
     );
 }
 
@@ -331,5 +350,5 @@ fn survives_missing_parents_and_cycles() {
         text.contains("orphan") && text.contains("its own"),
         "{text}"
     );
-    assert!(waterfall::lines(&[], 80).is_empty());
+    assert!(waterfall::lines(&[], &DroppedSteps::default(), 80).is_empty());
 }

@@ -1,15 +1,14 @@
 //! The waterfall of a trace: a line for each span, indented under its parent, with a bar for its
 //! time.
 //!
-//! Consecutive spans that failed in the same way are one line. Pure: takes spans and a width,
-//! returns lines; or rows, for other forms.
+//! Spans are folded, and times without a span are lines, as their [`Outline`] says. Pure: takes
+//! spans and a width, returns lines; or rows, for other forms.
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    time::Duration,
+use std::time::Duration;
+
+use podplane_api::trace::{
+    DroppedSteps, Outline, OutlineLine, OutlineStep, StepFold, StepGap, TraceStep,
 };
-
-use podplane_api::trace::{StepKind, failure};
 
 use super::{ReceivedSpan, attribute};
 
@@ -33,11 +32,11 @@ const SHORT_ID: usize = 12;
 
 /// The lines for the spans of one trace, in any order, in `width` columns. The time axis goes from
 /// the first start to the last end, which the first line states.
-pub fn lines(spans: &[ReceivedSpan], width: usize) -> Vec<String> {
+pub fn lines(spans: &[ReceivedSpan], dropped: &DroppedSteps, width: usize) -> Vec<String> {
     let Some((from, until)) = extent(spans) else {
         return Vec::new();
     };
-    let rows = rows(spans);
+    let rows = rows(spans, &outline(spans, dropped), true);
     let width = width.max(MIN_WIDTH);
     let columns = Columns::for_rows(&rows, width, from, until);
     let mut lines = vec![columns.heading()];
@@ -47,12 +46,140 @@ pub fn lines(spans: &[ReceivedSpan], width: usize) -> Vec<String> {
     lines
 }
 
-/// The rows for the spans of one trace, in any order: children after their parents.
-pub fn rows(spans: &[ReceivedSpan]) -> Vec<WaterfallRow<'_>> {
-    let tree = SpanTree::new(spans);
-    let mut rows = Vec::new();
-    tree.rows(&tree.roots, &mut Vec::new(), &mut rows);
+/// The outline of the spans of one trace, in any order.
+pub fn outline(spans: &[ReceivedSpan], dropped: &DroppedSteps) -> Outline {
+    let steps = spans.iter().map(|span| TraceStep {
+        id: span.id,
+        parent: Some(span.parent).filter(|parent| *parent != 0),
+        name: &span.name,
+        process: span.actor(),
+        error: span.error.as_deref(),
+        start: span.start_unix_nano,
+        end: span.end_unix_nano,
+    });
+    Outline::of(&steps.collect::<Vec<_>>(), dropped)
+}
+
+/// The rows for the spans of one trace and their outline. `is_folded` is false for a row for each
+/// span.
+pub fn rows(spans: &[ReceivedSpan], outline: &Outline, is_folded: bool) -> Vec<WaterfallRow> {
+    let lines = outline.lines(is_folded);
+    // The levels above the row that have further rows.
+    let mut open: Vec<bool> = Vec::new();
+    let mut rows: Vec<_> = lines
+        .into_iter()
+        .rev()
+        .map(|(depth, line)| {
+            open.truncate(depth + 1);
+            open.resize(depth + 1, false);
+            let indent = indent(&open);
+            if let (Some(open), false) = (open.last_mut(), matches!(line, OutlineLine::Gap(_))) {
+                *open = true;
+            }
+            let row = match line {
+                OutlineLine::Step(OutlineStep { source, .. }) => {
+                    spans.get(source).map_or_else(WaterfallRow::default, step)
+                }
+                OutlineLine::Fold(fold) => {
+                    let steps = fold.attempts.iter().filter_map(|place| {
+                        let step = outline.steps.get(*place)?;
+                        spans.get(step.source)
+                    });
+                    folded(fold, &steps.collect::<Vec<_>>())
+                }
+                OutlineLine::Gap(gap) => without_step(gap),
+            };
+            WaterfallRow {
+                depth,
+                indent,
+                ..row
+            }
+        })
+        .collect();
+    rows.reverse();
     rows
+}
+
+/// The branches before a row: `open` is true for each level, the row's own included, that has
+/// further rows.
+fn indent(open: &[bool]) -> String {
+    let Some((own, above)) = open.split_last() else {
+        return String::new();
+    };
+    let mut indent: String = above
+        .iter()
+        .skip(1)
+        .map(|more| if *more { "│  " } else { "   " })
+        .collect();
+    if !above.is_empty() {
+        indent.push_str(if *own { "├─ " } else { "└─ " });
+    }
+    indent
+}
+
+/// The row of a span.
+fn step(span: &ReceivedSpan) -> WaterfallRow {
+    WaterfallRow {
+        name: span.name.clone(),
+        process: span.process(),
+        bars: vec![(span.start_unix_nano, span.end_unix_nano)],
+        took: duration(span.end_unix_nano.saturating_sub(span.start_unix_nano)),
+        note: note(span),
+        kind: match span.error {
+            Some(_) => RowKind::Failed,
+            None => RowKind::Step,
+        },
+        ..WaterfallRow::default()
+    }
+}
+
+/// The row in place of several spans.
+fn folded(fold: &StepFold, spans: &[&ReceivedSpan]) -> WaterfallRow {
+    let bars = spans
+        .iter()
+        .map(|span| (span.start_unix_nano, span.end_unix_nano));
+    WaterfallRow {
+        name: fold.count.clone(),
+        process: spans.first().map(|span| span.process()).unwrap_or_default(),
+        bars: bars.collect(),
+        note: fold.reason.clone(),
+        kind: match fold.reason.is_empty() {
+            true => RowKind::Step,
+            false => RowKind::Failed,
+        },
+        ..WaterfallRow::default()
+    }
+}
+
+/// The row of a time without a span.
+fn without_step(gap: &StepGap) -> WaterfallRow {
+    WaterfallRow {
+        bars: vec![(gap.start, gap.end)],
+        took: duration(gap.end.saturating_sub(gap.start)),
+        note: gap.text.clone(),
+        kind: RowKind::Gap,
+        ..WaterfallRow::default()
+    }
+}
+
+/// The error and the attributes that people look for.
+fn note(span: &ReceivedSpan) -> String {
+    let process = span.process();
+    let shown = SHOWN.iter().filter_map(|key| {
+        let value = span.attribute(key)?;
+        let is_said = *key == attribute::NODE && process.ends_with(value);
+        let value = match *key {
+            attribute::SANDBOX => value.get(..SHORT_ID).unwrap_or(value),
+            _ => value,
+        };
+        (!is_said).then_some(value)
+    });
+    let error = span.error.as_ref().map(|error| match error.as_str() {
+        "" => "failed".to_owned(),
+        why => format!("failed: {why}"),
+    });
+    let parts: Vec<_> = error.into_iter().chain(shown.map(str::to_owned)).collect();
+    parts.join("  ")
 }
 
 /// The duration in three digits and a suitable unit.
@@ -76,186 +203,50 @@ pub fn extent(spans: &[ReceivedSpan]) -> Option<(u64, u64)> {
     Some((from, until))
 }
 
-/// The spans by their parents.
-struct SpanTree<'a> {
-    /// The root, and spans without a known parent if the root is not kept; by their start.
-    roots: Vec<&'a ReceivedSpan>,
-    parts: BTreeMap<u64, Vec<&'a ReceivedSpan>>,
-}
-
-/// A row: one span, or several similar ones.
-#[derive(Clone, Debug)]
-pub struct WaterfallRow<'a> {
+/// A row: a span, several that are folded, or a time without one.
+#[derive(Clone, Debug, Default)]
+pub struct WaterfallRow {
+    /// The branches before the name.
     indent: String,
-    depth: usize,
-    spans: Vec<&'a ReceivedSpan>,
-}
-
-impl<'a> SpanTree<'a> {
-    fn new(spans: &'a [ReceivedSpan]) -> Self {
-        let known: BTreeSet<u64> = spans.iter().map(|span| span.id).collect();
-        let mut ordered: Vec<&ReceivedSpan> = spans.iter().collect();
-        // Of spans that start at the same time, the one that ends later comes first, as it may
-        // contain the other.
-        ordered.sort_by_key(|span| (span.start_unix_nano, u64::MAX - span.end_unix_nano, span.id));
-        let (mut roots, mut parts) = (Vec::new(), BTreeMap::<u64, Vec<&ReceivedSpan>>::new());
-        let root = ordered.iter().find(|span| span.parent == 0);
-        let root = root.map(|span| span.id);
-        for span in ordered {
-            let parent = match known.contains(&span.parent) && span.parent != span.id {
-                true => Some(span.parent),
-                // The root is around all steps whose parent is not kept.
-                false => root.filter(|root| span.parent != 0 && *root != span.id),
-            };
-            match parent {
-                Some(parent) => parts.entry(parent).or_default().push(span),
-                None => roots.push(span),
-            }
-        }
-        Self { roots, parts }
-    }
-
-    fn parts(&self, of: &ReceivedSpan) -> &[&'a ReceivedSpan] {
-        self.parts.get(&of.id).map_or(&[], Vec::as_slice)
-    }
-
-    /// Appends the rows of `spans`, which have the same parent, and of their children. `open` is
-    /// true for each level above that has more rows.
-    fn rows(
-        &self,
-        spans: &[&'a ReceivedSpan],
-        open: &mut Vec<bool>,
-        rows: &mut Vec<WaterfallRow<'a>>,
-    ) {
-        // Spans whose parents form a cycle are not reachable from a root; but a chain may be as
-        // long as an export.
-        if open.len() > 32 {
-            return;
-        }
-        let groups = self.folded(spans);
-        let count = groups.len();
-        for (index, group) in groups.into_iter().enumerate() {
-            let is_last = index + 1 == count;
-            let is_root = open.is_empty();
-            let mut indent: String = open
-                .iter()
-                .skip(1)
-                .map(|more| if *more { "│  " } else { "   " })
-                .collect();
-            if !is_root {
-                indent.push_str(if is_last { "└─ " } else { "├─ " });
-            }
-            // Of similar spans, the last one's children are shown.
-            let parts = group.last().map_or(&[][..], |last| self.parts(last));
-            rows.push(WaterfallRow {
-                indent,
-                depth: open.len(),
-                spans: group,
-            });
-            open.push(!is_last);
-            self.rows(parts, open, rows);
-            open.pop();
-        }
-    }
-
-    /// Groups spans that failed alike, and similar spans without children.
-    fn folded(&self, spans: &[&'a ReceivedSpan]) -> Vec<Vec<&'a ReceivedSpan>> {
-        let processes: Vec<String> = spans.iter().map(|span| span.process()).collect();
-        let kinds = spans
-            .iter()
-            .zip(&processes)
-            .map(|(span, process)| StepKind {
-                name: &span.name,
-                process,
-                failure: self.failure(span),
-                has_parts: !self.parts(span).is_empty(),
-            });
-        let mut groups: Vec<(StepKind<'_>, Vec<&ReceivedSpan>)> = Vec::new();
-        for (span, kind) in spans.iter().zip(kinds) {
-            match groups.iter_mut().find(|(first, _)| first.is_alike(&kind)) {
-                Some((_, group)) => group.push(span),
-                None => groups.push((kind, vec![span])),
-            }
-        }
-        groups.into_iter().map(|(_, group)| group).collect()
-    }
-
-    fn failure(&self, span: &'a ReceivedSpan) -> Option<&'a str> {
-        let error = |span: &'a ReceivedSpan| span.error.as_deref();
-        failure(span, &error, &|span| self.parts(span).to_vec())
-    }
-}
-
-impl WaterfallRow<'_> {
     /// The level below the root, which has 0.
-    pub fn depth(&self) -> usize {
-        self.depth
-    }
+    pub depth: usize,
+    /// The name of the step, or the number of steps; empty for a time without a step.
+    pub name: String,
+    /// The process, with its node.
+    pub process: String,
+    /// The start and the end of each span, in nanoseconds since 1970.
+    pub bars: Vec<(u64, u64)>,
+    /// The duration with its unit; empty for several steps, of which some may not be kept.
+    pub took: String,
+    /// The error and the attributes that people look for, or the cause of a time without a step.
+    pub note: String,
+    /// The kind of row.
+    pub kind: RowKind,
+}
 
-    /// The spans: one, or several similar ones, by their start.
-    pub fn spans(&self) -> &[&ReceivedSpan] {
-        &self.spans
-    }
+/// A kind of row.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum RowKind {
+    /// Of steps that succeeded, or within which others failed.
+    #[default]
+    Step,
+    /// Of steps that failed.
+    Failed,
+    /// Of a time without a step.
+    Gap,
+}
 
-    /// The name of the step, and how many there are if not one.
-    pub fn name(&self) -> String {
-        let name = self.spans.first().map_or("", |span| &span.name);
-        match self.spans.len() {
-            0 | 1 => name.to_owned(),
-            count => format!("{name} ×{count}"),
-        }
-    }
-
+impl WaterfallRow {
     /// The name behind its indent.
     fn indented(&self) -> String {
-        format!("{}{}", self.indent, self.name())
-    }
-
-    /// Returns true if the step failed.
-    pub fn is_failed(&self) -> bool {
-        self.spans.iter().any(|span| span.error.is_some())
-    }
-
-    /// The process, with its node.
-    pub fn process(&self) -> String {
-        self.spans
-            .first()
-            .map(|span| span.process())
-            .unwrap_or_default()
-    }
-
-    /// The error and the attributes that people look for.
-    pub fn note(&self) -> String {
-        let Some(last) = self.spans.last() else {
-            return String::new();
-        };
-        let process = self.process();
-        let shown = SHOWN.iter().filter_map(|key| {
-            let value = last.attribute(key)?;
-            let is_said = *key == attribute::NODE && process.ends_with(value);
-            let value = match *key {
-                attribute::SANDBOX => value.get(..SHORT_ID).unwrap_or(value),
-                _ => value,
-            };
-            (!is_said).then_some(value)
-        });
-        let error = last.error.as_ref().map(|error| match error.as_str() {
-            "" => "failed".to_owned(),
-            why => format!("failed: {why}"),
-        });
-        let parts: Vec<_> = error.into_iter().chain(shown.map(str::to_owned)).collect();
-        parts.join("  ")
-    }
-
-    /// The time of all its spans, in nanoseconds.
-    pub fn nanos(&self) -> u64 {
-        let each = self.spans.iter();
-        each.map(|span| span.end_unix_nano - span.start_unix_nano)
-            .fold(0, u64::saturating_add)
+        match self.kind {
+            RowKind::Gap => self.indent.replace("├─ ", "│").replace("└─ ", "│"),
+            RowKind::Step | RowKind::Failed => format!("{}{}", self.indent, self.name),
+        }
     }
 }
 
-fn widest<'a>(rows: &[WaterfallRow<'a>], text: impl Fn(&WaterfallRow<'a>) -> String) -> usize {
+fn widest(rows: &[WaterfallRow], text: impl Fn(&WaterfallRow) -> String) -> usize {
     let widths = rows.iter().map(|row| text(row).chars().count());
     widths.max().unwrap_or_default()
 }
@@ -270,13 +261,13 @@ struct Columns {
 }
 
 impl Columns {
-    fn for_rows(rows: &[WaterfallRow<'_>], width: usize, from: u64, until: u64) -> Self {
+    fn for_rows(rows: &[WaterfallRow], width: usize, from: u64, until: u64) -> Self {
         let (name, process) = (
             widest(rows, WaterfallRow::indented),
-            widest(rows, WaterfallRow::process),
+            widest(rows, |row| row.process.clone()),
         );
         // Notes take the columns that bars leave free.
-        let note = widest(rows, WaterfallRow::note).min(width / 4);
+        let note = widest(rows, |row| row.note.clone()).min(width / 4);
         let left = width.saturating_sub(name + process + DURATION + note + 9);
         Self {
             name,
@@ -307,36 +298,40 @@ impl Columns {
 
     /// The lines of a row. A note that does not fit on the row's line, but on a line of its own,
     /// gets one. A longer note exceeds the width: it has the reason of a failure.
-    fn lines(&self, row: &WaterfallRow<'_>, width: usize) -> Vec<String> {
+    fn lines(&self, row: &WaterfallRow, width: usize) -> Vec<String> {
         let Self { name, process, .. } = *self;
         let line = format!(
             "{:name$}  {:process$}  ▕{}▏ {:>DURATION$}",
             row.indented(),
-            row.process(),
-            self.bar(&row.spans),
-            duration(row.nanos()),
+            row.process,
+            self.bar(row),
+            row.took,
         );
-        let note = row.note();
+        let note = &row.note;
         let length = |text: &str| text.chars().count();
         let below = format!("{:name$}  {note}", "");
         match note.is_empty() {
-            true => vec![line],
-            false if length(&line) + 2 + length(&note) > width && length(&below) <= width => {
-                vec![line, below]
+            true => vec![line.trim_end().to_owned()],
+            false if length(&line) + 2 + length(note) > width && length(&below) <= width => {
+                vec![line.trim_end().to_owned(), below]
             }
             false => vec![format!("{line}  {note}")],
         }
     }
 
     /// A mark for each interval in which one of the spans was running, and a thin mark for a span
-    /// without duration.
-    fn bar(&self, spans: &[&ReceivedSpan]) -> String {
+    /// without duration. A time without a span has pale marks.
+    fn bar(&self, row: &WaterfallRow) -> String {
+        let mark = match row.kind {
+            RowKind::Gap => '░',
+            RowKind::Step | RowKind::Failed => '█',
+        };
         let mut cells = vec![' '; self.bar];
-        for span in spans {
-            let first = self.cell(span.start_unix_nano).min(self.bar - 1);
-            let end = self.cell(span.end_unix_nano).min(self.bar);
+        for (start, end) in &row.bars {
+            let first = self.cell(*start).min(self.bar - 1);
+            let end = self.cell(*end).min(self.bar);
             match cells.get_mut(first..end) {
-                Some(marked) if !marked.is_empty() => marked.fill('█'),
+                Some(marked) if !marked.is_empty() => marked.fill(mark),
                 _ => {
                     if let Some(cell @ ' ') = cells.get_mut(first) {
                         *cell = '▏';
