@@ -96,10 +96,10 @@ impl Walk<'_> {
             }
             Some((operators::EQUALS, [left, right])) => {
                 let sides = [(left, right), (right, left)].into_iter();
-                let compared = sides.filter_map(|(field, literal)| {
+                let mut compared = sides.filter_map(|(field, literal)| {
                     Some((Field::below("object", field)?, literal_value(literal)?))
                 });
-                match compared.last() {
+                match compared.next() {
                     Some((field, wanted)) => self.compare(&field, Some(&wanted)),
                     None => self.visit(expression),
                 }
