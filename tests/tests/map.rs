@@ -376,7 +376,7 @@ async fn shows_the_network_of_a_node() -> Result<()> {
         .ok();
     assert!(colors_of_png(&png)? > 3);
     let failed = cluster.podplane("map --node elsewhere").failed(1);
-    assert!(failed.contains("does not run in"), "{failed}");
+    assert!(failed.contains("node `elsewhere` not found: "), "{failed}");
     cluster.finish().await
 }
 

@@ -99,7 +99,7 @@ impl Walk<'_> {
                 let mut compared = sides.filter_map(|(field, literal)| {
                     Some((Field::below("object", field)?, literal_value(literal)?))
                 });
-                match compared.next_back() {
+                match compared.next() {
                     Some((field, wanted)) => self.compare(&field, Some(&wanted)),
                     None => self.visit(expression),
                 }

@@ -686,7 +686,7 @@ mod tests {
         count("object.spec.priority > 3").unwrap().unwrap();
         let unmet = count("object.spec.priority == 3").unwrap().unwrap_err();
         assert_eq!(unmet.was, "1: a (of 1 pods)");
-        let unmet = of_count(
+        let missing = of_count(
             "pods",
             Some(&Cel::parse("object.spec.priority == 4").unwrap()),
             NumberRule {
@@ -696,7 +696,7 @@ mod tests {
             &pods,
         );
         assert_eq!(
-            unmet.unwrap().unwrap_err().was,
+            missing.unwrap().unwrap_err().was,
             "0 (of 1 pods)\n  not counted: a:\n    spec.priority: expected 4, was 3"
         );
         let [one] = unmet.objects.as_slice() else {
