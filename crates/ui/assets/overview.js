@@ -114,10 +114,10 @@ class Figures {
     this.#pods.show(pods.total, `${number(pods.running)} running`);
     this.#waiting.show(pods.waiting, 'for a node or address');
     this.#nodes.show(nodes.size, `${number(ready)} ready`);
-    this.#used.show(used, `of ${number(usable)} addresses in blocks`);
+    this.#used.show(used, `of ${number(usable)} IPs in blocks`);
     this.#unassigned.show(
       first?.counts.unassigned ?? 0,
-      first ? `addresses of ${first.cidr}` : 'no network',
+      first ? `IPs of ${first.cidr}` : 'no network',
     );
     const errors = findings.filter(({ severity }) => severity === 'error').length;
     const verdict = errors > 0 ? counted(errors, 'error') : 'no errors';

@@ -75,7 +75,9 @@ async fn has_one_line(tab: &Tab) -> Result<()> {
         tab.until(&format!(
             "document.querySelector('header').offsetHeight < {} &&
                 document.documentElement.scrollWidth <= {width} &&
-                {name}.scrollHeight < 30 && {name}.clientWidth > 80",
+                {name}.scrollHeight < 30 && {name}.clientWidth > 80 &&
+                document.querySelector('#connection').scrollWidth ===
+                    document.querySelector('#connection').clientWidth",
             lines * 36 + 12
         ))
         .await;
