@@ -4,7 +4,9 @@ use std::net::IpAddr;
 
 use ipnet::IpNet;
 use podplane_api::ObjectKey;
-use podplane_map::{AddressSpace, Cell, Holder, MapTarget, Network, Scene, ShownPart, TextSize};
+use podplane_map::{
+    AddressSpace, Cell, Holder, Layout, MapTarget, Network, Scene, ShownPart, TextSize,
+};
 
 use crate::{
     row::{Subject, Target},
@@ -21,6 +23,8 @@ pub(crate) struct MapScreen {
     start: Option<MapTarget>,
     /// `None` until a key has moved the cursor.
     place: Option<Place>,
+    /// The prefixes that were zoomed in from, which zooming out leads back to.
+    steps: Vec<IpNet>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -43,7 +47,10 @@ pub(crate) enum Direction {
 impl MapScreen {
     /// A map that begins with a part.
     pub(crate) fn new(start: Option<MapTarget>) -> Self {
-        Self { start, place: None }
+        Self {
+            start,
+            ..Self::default()
+        }
     }
 
     /// The network and prefix that are shown, and the cursor. `None` if there are no networks.
@@ -109,8 +116,14 @@ impl MapScreen {
         let Some(cell) = self.cell(&scene) else {
             return false;
         };
-        let zoomed = scene.main().zoom_in(cell.x, cell.y, ZOOM_BITS);
-        let Some(prefix) = zoomed.filter(|prefix| *prefix != scene.main().prefix()) else {
+        let view = scene.main();
+        // Of used prefixes a step of bits would often show the same ones again.
+        let bits = match view.layout() {
+            Layout::Curve => ZOOM_BITS,
+            Layout::Used => u8::MAX,
+        };
+        let zoomed = view.zoom_in(cell.x, cell.y, bits);
+        let Some(prefix) = zoomed.filter(|prefix| *prefix != view.prefix()) else {
             return false;
         };
         // Zooming ends where each address has a cell.
@@ -118,6 +131,7 @@ impl MapScreen {
             return false;
         }
         let cursor = cell.prefix.network();
+        self.steps.push(view.prefix());
         self.place = self.place(space).map(|place| Place {
             prefix,
             cursor,
@@ -131,7 +145,11 @@ impl MapScreen {
         let Some(scene) = self.scene(space, size) else {
             return;
         };
-        let prefix = scene.main().zoom_out(ZOOM_BITS);
+        let view = scene.main();
+        let step = self.steps.pop();
+        // Networks may have changed since.
+        let step = step.filter(|outer| outer.contains(&view.prefix()));
+        let prefix = step.unwrap_or_else(|| view.zoom_out(ZOOM_BITS));
         self.place = self.place(space).map(|place| Place { prefix, ..place });
     }
 
@@ -146,6 +164,7 @@ impl MapScreen {
         let Some(shown) = self.place(space) else {
             return;
         };
+        self.steps.clear();
         let networks = space.networks();
         let after = networks
             .iter()

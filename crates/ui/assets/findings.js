@@ -134,7 +134,7 @@ export function placeLinks({ places = [] }) {
     h('span', { class: 'holder' }, h('a', { href: placeOf(place) }, shortest(place.prefix))),
   );
   const left = places.length - shown.length;
-  return h('span', {}, ...all, left > 0 && `and ${number(left)} more`);
+  return h('span', { class: 'places' }, ...all, left > 0 && ` and ${number(left)} more`);
 }
 
 /**

@@ -25,6 +25,8 @@ const KEYS: [&str; 6] = [
     "d describe",
     "q quit",
 ];
+/// Those that need a cluster, which a dump has not.
+const KEYS_OF_CLUSTER: [&str; 2] = ["n pods", "d describe"];
 /// The distance between keys.
 const GAP: u16 = 2;
 
@@ -55,7 +57,11 @@ pub(super) fn draw(app: &App, map: &MapScreen, area: Rect, buffer: &mut Buffer, 
             write(buffer, area, &text, theme.hint());
             None
         }
-        (Some(size), Some(space)) => draw_space(map, space, size, area, buffer, theme),
+        (Some(size), Some(space)) => {
+            let has_key = |key: &&str| !app.is_fixed || !KEYS_OF_CLUSTER.contains(key);
+            let keys: Vec<_> = KEYS.into_iter().filter(has_key).collect();
+            draw_space(map, space, size, &keys, area, buffer, theme)
+        }
     };
     let only = app.namespace.as_ref();
     let only = only.and_then(|name| lacks_namespace(app, name));
@@ -77,6 +83,7 @@ fn draw_space(
     map: &MapScreen,
     space: &AddressSpace,
     size: TextSize,
+    keys: &[&str],
     area: Rect,
     buffer: &mut Buffer,
     theme: Theme,
@@ -98,7 +105,7 @@ fn draw_space(
             }
         }
     }
-    draw_keys(scale_width(&grid), area, buffer, theme);
+    draw_keys(keys, scale_width(&grid), area, buffer, theme);
     let cell = map.cell(&scene)?;
     let (column, row) = grid.position_of(cell.x, cell.y)?;
     let cursor = Rect {
@@ -116,11 +123,11 @@ fn draw_space(
 }
 
 /// Draws the keys behind the scale of so many columns, whose end they cover where they must.
-fn draw_keys(scale: u16, area: Rect, buffer: &mut Buffer, theme: Theme) {
+fn draw_keys(all: &[&str], scale: u16, area: Rect, buffer: &mut Buffer, theme: Theme) {
     let width = |text: &str| u16::try_from(text.len()).unwrap_or(u16::MAX);
     let room = area.width.saturating_sub(scale + GAP);
-    let keys = (0..=KEYS.len()).rev().map(|named| {
-        let named = KEYS.iter().take(named).chain([&HELP]);
+    let keys = (0..=all.len()).rev().map(|named| {
+        let named = all.iter().take(named).chain([&HELP]);
         named.copied().collect::<Vec<_>>().join("  ")
     });
     let mut keys = keys.filter(|keys| width(keys) <= room);

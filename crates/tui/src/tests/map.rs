@@ -6,9 +6,11 @@ use podplane_map::{AddressClaim, AddressSpace, Holder, Network, NetworkRole, Spa
 
 use super::*;
 
+fn block(cidr: &str, node: &str) -> NodeBlock {
+    NodeBlock::parse(cidr, BlockState::Assigned, Some(node)).unwrap()
+}
+
 fn space() -> Arc<AddressSpace> {
-    let block =
-        |cidr: &str, node| NodeBlock::parse(cidr, BlockState::Assigned, Some(node)).unwrap();
     let pod = Holder::Pod {
         name: "default/api-0".into(),
         node: Some("node-1".into()),
@@ -174,6 +176,27 @@ fn the_map_of_one_namespace_says_so() {
 }
 
 #[test]
+fn one_step_leads_to_a_used_prefix_of_ipv6_and_one_back() {
+    let network = Network::parse(NetworkRole::Pods, "fd00:10::/48", "").unwrap();
+    let space = AddressSpace::new(SpaceParts {
+        networks: vec![network],
+        blocks: vec![block("fd00:10::/64", "a"), block("fd00:10:0:1::/64", "b")],
+        ..SpaceParts::default()
+    });
+    let mut top = Fixture::with_cluster(View::Map, 80, 24);
+    top.send(Message::Space(Arc::new(space)));
+    assert!(top.screen().starts_with("cluster CIDR fd00:10::/48"));
+    top.press(KeyCode::Enter);
+    assert!(
+        top.screen().contains("view fd00:10::/64, 2^64"),
+        "{}",
+        top.screen()
+    );
+    top.press(KeyCode::Esc);
+    assert!(top.screen().contains("2^80 addresses"), "{}", top.screen());
+}
+
+#[test]
 fn tab_goes_through_the_networks() {
     let mut top = Fixture::with_cluster(View::Map, 80, 24);
     top.send(Message::Space(space()));
@@ -235,6 +258,12 @@ fn a_space_that_does_not_change_has_only_its_map() {
             .unwrap()
             .ends_with("dump.json not live")
     );
+    map.resize(120, 40);
+    let wide = map.screen();
+    let keys = wide.lines().nth(1).unwrap();
+    let shown = ["Tab next", "n pods", "d describe"].map(|key| keys.contains(key));
+    assert_eq!(shown, [true, false, false], "{keys}");
+    map.resize(80, 24);
     for keys in ["1", "2", "n", "d", "y", ":events"] {
         map.keys(keys);
         if keys.starts_with(':') {
