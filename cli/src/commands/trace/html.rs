@@ -92,7 +92,7 @@ fn failures(picture: &Waterfall, all: &Waterfall) -> Vec<Block> {
                 format!("{count} steps failed. The last one: {last}"),
             ),
             Block::Folded {
-                summary: format!("All {count}"),
+                summary: "The failures, attempts alike as one".to_owned(),
                 is_open: false,
                 blocks: vec![Block::List(lines)],
             },
@@ -100,7 +100,7 @@ fn failures(picture: &Waterfall, all: &Waterfall) -> Vec<Block> {
     }
 }
 
-/// A line for each time without a step, or their number and sum.
+/// The times without a step, or their number if there are many.
 fn gaps_block(gaps: &[String]) -> Option<Block> {
     let listed = match gaps.len() {
         0 => return None,
