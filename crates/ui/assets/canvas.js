@@ -181,7 +181,8 @@ function patterns({ context, scene, cell: size, colours }) {
 function letters({ context, scene, cell: size, colours }) {
   const hasAddress = size >= ADDRESS_SIZE;
   const isLarge = size >= LARGE_SIZE;
-  const letterFont = `${Math.min(isLarge ? 24 : 14, Math.round(size * 0.6))}px ui-monospace, monospace`;
+  const letterSize = Math.min(isLarge ? 24 : 14, Math.round(size * 0.6));
+  const letterFont = `${letterSize}px ui-monospace, monospace`;
   const addressFont = isLarge ? LABEL_FONT.replace('10px', '15px') : LABEL_FONT;
   context.textAlign = 'center';
   context.textBaseline = 'middle';

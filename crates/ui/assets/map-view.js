@@ -40,7 +40,8 @@ export function mapView(context) {
     prefix,
     address,
     onAbsent: (content, error) => {
-      const isKnown = network === null || feed.cluster.value.networks.some(({ cidr }) => cidr === network);
+      const { networks: all } = feed.cluster.value;
+      const isKnown = network === null || all.some(({ cidr }) => cidr === network);
       absent = error && !isKnown ? errorBox(`The cluster has no network ${network}.`) : content;
       showProblem();
     },

@@ -79,7 +79,8 @@ export class AddressMap {
       this.#description,
     );
     // Until it is drawn, and its network is known.
-    this.#canvas.setAttribute('aria-label', `Map ${options.prefix ?? options.network ?? ''}`.trim());
+    const name = `Map ${options.prefix ?? options.network ?? ''}`.trim();
+    this.#canvas.setAttribute('aria-label', name);
     if (options.isSmall) this.#canvas.setAttribute('role', 'img');
     else this.#interactive(id);
     const { end } = context;

@@ -113,7 +113,10 @@ function follow({ api, feed, end, isLive, pause }, namespace, name, show, instea
         /** @type {PodList} */
         const { items } = await api.json(path, end);
         if (items[0]) show(items[0]);
-        else instead(absent(hint(`There is no pod ${key} at this moment.`), key, [], podLink, list));
+        else {
+          const problem = hint(`There is no pod ${key} at this moment.`);
+          instead(absent(problem, key, [], podLink, list));
+        }
       } catch (error) {
         if (!isAbort(error)) instead(errorBox(error));
       }

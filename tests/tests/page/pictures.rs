@@ -56,6 +56,7 @@ async fn pictures_of_every_view() -> Result<()> {
     // Of 255 pods, 244 have an address.
     tab.until("document.querySelector('.figures li:nth-child(2) strong').innerText === '11'")
         .await;
+    tab.until_text(".legend", "244").await;
     for (name, view, sign, screen) in [
         ("page-overview.png", "#/", ".legend", WIDE),
         ("page-overview-dark.png", "#/", ".legend", DARK),

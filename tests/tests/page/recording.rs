@@ -316,8 +316,8 @@ async fn marks_stay_within_their_cells(tab: &Tab, listener: &PageListener, at: f
     tab.open(&listener.view(&view)).await?;
     tab.until_text(".crumbs [aria-current]", prefix).await;
     tab.until_text(".legend", "duplicate").await;
-    // The states of the cells that have a pixel of the marks' colour, but for those at the border of
-    // the block.
+    // The states of the cells that have a pixel of the marks' colour, but for those at the border
+    // of the block.
     let marked = "(async () => {
         const path = '/summary/v1alpha1/map?prefix=PREFIX&at=AT';
         const { view } = await (await fetch(path)).json();
