@@ -222,7 +222,10 @@ fn counts_shared_blocks_and_addresses_once() {
 
 #[test]
 fn a_finding_has_all_of_its_places() {
-    let node = |name: &str, blocks: &[&str]| json!({"kind": "Node", "metadata": {"name": name}, "spec": {"podCIDR": blocks[0], "podCIDRs": blocks}});
+    let node = |name: &str, blocks: &[&str]| {
+        json!({"kind": "Node", "metadata": {"name": name},
+            "spec": {"podCIDR": blocks[0], "podCIDRs": blocks}})
+    };
     let items = [
         node("wide", &["10.0.0.0/22"]),
         node("a", &["10.0.1.0/24"]),
