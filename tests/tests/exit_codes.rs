@@ -227,8 +227,9 @@ fn files_that_cannot_be_read_or_written_are_named() -> Result<()> {
     let words = "error: failed to make FILES/dump.json/in\n";
     let certs = "certs init --dir FILES/dump.json/in".to_owned();
     place.refuses(2, words, [certs]);
+    // As for each directory that is not one for the data of a cluster.
     let words = "error: failed to prepare the data directory /proc/no/where\n";
-    place.refuses(2, words, ["up --data-dir /proc/no/where".to_owned()]);
+    place.refuses(1, words, ["up --data-dir /proc/no/where".to_owned()]);
     Ok(())
 }
 

@@ -32,7 +32,6 @@ use crate::{
     manifest::{self, Manifest},
     output,
     ready::{ClusterStart, ReadinessGoal, listed},
-    report::UnusableInput,
     services::{self, OwnServices, ServiceFlags},
 };
 
@@ -197,7 +196,7 @@ pub(crate) fn run(args: UpArgs, global: &GlobalOptions) -> anyhow::Result<ExitCo
     } else {
         manifest::read(&args.filename)?
     };
-    dir.prepare().map_err(UnusableInput)?;
+    dir.prepare()?;
     let able = able_nodes(&settings, &ranges);
     block_on(up(&args, &dir, settings, &manifests, able))
 }
