@@ -88,6 +88,8 @@ struct NodeEntry {
     held: u64,
     /// The number of pods that are bound to it.
     pods: u64,
+    /// The number of those that have ended.
+    ended: u64,
     /// The number of those that have no address yet.
     waiting: u64,
     /// The number of those that have one.
@@ -140,6 +142,7 @@ impl Cluster {
             let (name, entry) = self.node_entry(&name);
             entry.held = entry.held.saturating_add(held);
             entry.pods += 1;
+            entry.ended += u64::from(has_ended);
             entry.waiting += u64::from(waiting.is_some());
             entry.addressed += u64::from(!ips.is_empty());
             entry.row = None;
@@ -188,6 +191,7 @@ impl Cluster {
         if let Some(entry) = self.nodes.get_mut(&node) {
             entry.held = entry.held.saturating_sub(old.held);
             entry.pods = entry.pods.saturating_sub(1);
+            entry.ended -= u64::from(old.has_ended);
             entry.waiting -= u64::from(old.is_waiting);
             entry.addressed -= u64::from(!old.ips.is_empty());
             entry.row = None;
@@ -525,7 +529,7 @@ impl NodeEntry {
             used,
             capacity: addresses.capacity.count(),
             orphaned: addresses.orphaned,
-            pods: self.pods,
+            pods: self.pods.saturating_sub(self.ended),
             waiting: self.waiting,
         });
         self.row = Some(Arc::clone(&row));

@@ -193,7 +193,7 @@ pub struct NodeRow {
     pub capacity: u64,
     /// The number of addresses that are not free and that no pod owns.
     pub orphaned: u64,
-    /// The number of pods that are bound to it.
+    /// The number of pods that are bound to it and have not ended.
     pub pods: u64,
     /// The number of those that have no address yet.
     pub waiting: u64,

@@ -288,6 +288,10 @@ pub fn rejected(
             "Pod was rejected: Node didn't have enough resource: {resource}, requested: {requested}, used: {used}, capacity: {capacity}"
         )),
         start_time: status.start_time.clone().or(Some(Time(now))),
+        // No container starts any more.
+        init_container_statuses: None,
+        container_statuses: None,
+        ephemeral_container_statuses: None,
         ..status
     }
 }
@@ -577,8 +581,12 @@ mod tests {
 
     #[test]
     fn rejection_has_the_message_of_kubernetes() {
+        let sandbox = ReadySandbox {
+            ips: ips(&["10.0.0.2"]),
+            created: NOW,
+        };
         let status = rejected(
-            &pod(false),
+            &with(running(&pod(false), &sandbox, START, &[], NOW)),
             &PodIpResource::default(),
             Rejection {
                 requested: 1,
@@ -594,6 +602,10 @@ mod tests {
             Some(
                 "Pod was rejected: Node didn't have enough resource: podplane.io/pod-ips, requested: 1, used: 5, capacity: 5"
             )
+        );
+        assert_eq!(
+            status.container_statuses, None,
+            "`get pods` would show them"
         );
     }
 }

@@ -507,6 +507,9 @@ fn a_bound_pod_waits_until_it_has_an_address() {
         cluster.apply_pod(&pod);
         assert_eq!(summary(&mut cluster).1.pods.waiting, 0, "{pod:?}");
     }
+    cluster.apply_pod(&bound(changes[1]));
+    let (_, failed) = summary(&mut cluster);
+    assert_eq!(failed.nodes["a"].pods, before.nodes["a"].pods);
 }
 
 /// An operation on a cluster of few names and addresses.
