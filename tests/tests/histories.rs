@@ -222,9 +222,7 @@ impl EtcdFault {
                 for member in members.iter_mut() {
                     member.kill()?;
                 }
-                for member in members.iter_mut() {
-                    member.start_again()?;
-                }
+                Etcd::start_all_again(members)?;
             }
             Self::Compact => {
                 let now = member_status(&members[leader])?.revision.to_string();

@@ -76,7 +76,7 @@ async fn a_backup_of_a_running_server_restores_into_another() -> Result<()> {
     let half = half.to_str().expect("a temporary name is text");
     assert!(
         store(&new, &["restore", half])
-            .failed(1)
+            .failed(2)
             .contains("it is truncated")
     );
     assert!(!new.exists());

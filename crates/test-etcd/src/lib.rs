@@ -227,21 +227,34 @@ impl Etcd {
         Ok(())
     }
 
-    /// Starts it again on the same data and ports.
+    /// Starts it again on the same data and ports. It serves clients once most members run.
     ///
     /// # Errors
     ///
     /// If it does not start.
     pub fn start_again(&mut self) -> Result<()> {
-        let logged = self.log()?.len();
-        self.process = spawn(
-            &self.program,
-            &self.flags,
-            self.places,
-            &self.dir,
-            self.user,
-        )?;
-        self.wait(logged)
+        Self::start_all_again(std::slice::from_mut(self))
+    }
+
+    /// Starts members again on the same data and ports, and waits for all of them.
+    ///
+    /// # Errors
+    ///
+    /// If one does not start.
+    pub fn start_all_again(members: &mut [Self]) -> Result<()> {
+        let mut logged = Vec::new();
+        for member in &mut *members {
+            logged.push(member.log()?.len());
+            member.process = spawn(
+                &member.program,
+                &member.flags,
+                member.places,
+                &member.dir,
+                member.user,
+            )?;
+        }
+        let mut started = members.iter_mut().zip(logged);
+        started.try_for_each(|(member, logged)| member.wait(logged))
     }
 
     /// Drops each packet that the member sends, so that it is alone.
