@@ -258,7 +258,8 @@ fn a_pod_that_has_released_its_addresses_claims_none() {
     assert_eq!(space.state(NetworkRole::Pods, ip), AddressState::Free);
     assert_eq!(
         summary.nodes.get("a").map(|row| (row.used, row.pods)),
-        Some((0, 1))
+        Some((0, 0)),
+        "it has ended"
     );
 }
 
@@ -482,7 +483,7 @@ fn a_bound_pod_waits_until_it_has_an_address() {
     );
     let group = &waits.waiting[0];
     assert_eq!(group.reason, "No address on its node yet");
-    assert!(group.message.contains("bound to a,"), "{group:?}");
+    assert!(group.message.contains("bound to a node"), "{group:?}");
     let since = group.pods[0].since.map(|since| since.to_string());
     assert_eq!(since.as_deref(), Some("2026-11-01T10:00:02Z"));
     // As the audit says; the node is not full.
