@@ -108,7 +108,8 @@ impl TwoNodes {
 
     /// Sends a packet from an address of `a` to one of `b`; returns true if it is answered.
     fn is_answered(&self, from: &str, to: &str) -> bool {
-        let wait = Some(Duration::from_secs(1));
+        // The kernel looks for a neighbour that did not answer again, after a second.
+        let wait = Some(Duration::from_secs(3));
         let to: SocketAddr = to.parse().unwrap();
         let server = netns::in_netns(&self.netns("b"), || UdpSocket::bind(to).unwrap()).unwrap();
         let client = netns::in_netns(&self.netns("a"), || UdpSocket::bind(from).unwrap()).unwrap();
