@@ -168,7 +168,7 @@ impl StepKind<'_> {
 /// Consecutive steps of one parent that can be folded, with their parts.
 struct FoldedRun<'a> {
     places: Range<usize>,
-    /// Those that have the same parent, with their places.
+    /// The steps that have the same parent, with their places.
     steps: Vec<(usize, StepKind<'a>)>,
 }
 

@@ -25,7 +25,7 @@ const KEYS: [&str; 6] = [
     "d describe",
     "q quit",
 ];
-/// Those that need a cluster, which a dump has not.
+/// The keys that need a cluster, which a dump has not.
 const KEYS_OF_CLUSTER: [&str; 2] = ["n pods", "d describe"];
 /// The distance between keys.
 const GAP: u16 = 2;
