@@ -330,7 +330,12 @@ impl Etcd {
 
 impl Drop for Etcd {
     fn drop(&mut self) {
-        if let Err(error) = self.kill() {
+        let ended = self.kill().and_then(|()| match self.user {
+            // The directory of a disk cannot be removed.
+            Some(_) => tool("umount", &[&self.dir.path().display().to_string()]),
+            None => Ok(()),
+        });
+        if let Err(error) = ended {
             // A panic in a destructor would hide the test's own.
             _ = writeln!(std::io::stderr(), "{error:#}");
         }
