@@ -363,16 +363,20 @@ mod tests {
         assert_eq!((ids, snapshot.dropped.count), (vec![1, 2, 8, 9], 5));
     }
 
+    /// A span within another one.
+    fn part(id: u64, parent: u64) -> Span {
+        Span {
+            parent_span_id: parent.to_be_bytes().into(),
+            ..span(1, id)
+        }
+    }
+
     #[test]
     fn a_long_trace_keeps_whole_attempts() {
         let journeys = Journeys::new(TraceLimits {
             spans: 40,
             ..TraceLimits::DEFAULT
         });
-        let part = |id, parent: u64| Span {
-            parent_span_id: parent.to_be_bytes().into(),
-            ..span(1, id)
-        };
         journeys.take(exported(vec![root(1)]));
         let root = journeys.get(journey(1)).unwrap().spans[0].id;
         // Each attempt has five steps, which arrive before it.
@@ -413,10 +417,6 @@ mod tests {
             spans: 40,
             ..TraceLimits::DEFAULT
         });
-        let part = |id, parent: u64| Span {
-            parent_span_id: parent.to_be_bytes().into(),
-            ..span(1, id)
-        };
         journeys.take(exported(vec![root(1)]));
         let root = journeys.get(journey(1)).unwrap().spans[0].id;
         journeys.take(exported((10..40).map(|id| part(id, root)).collect()));

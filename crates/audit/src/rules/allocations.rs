@@ -115,6 +115,10 @@ impl<'a> AllocationIndex<'a> {
         }
     }
 
+    fn live_addresses(&self) -> impl Iterator<Item = (&'a Pod, IpAddr)> {
+        self.live_addresses.iter().copied()
+    }
+
     fn allocations(&self) -> &'a [AllocationRecord] {
         &self.dump.records.allocations
     }
@@ -183,7 +187,7 @@ impl<'a> AllocationIndex<'a> {
             owners.entry(allocation.ip).or_default().push(allocation);
         }
         let (mut findings, mut addresses) = (Vec::new(), BTreeSet::new());
-        for &(pod, ip) in &self.live_addresses {
+        for (pod, ip) in self.live_addresses() {
             let Some(records) = owners.get(&ip) else {
                 continue;
             };
@@ -365,11 +369,7 @@ impl<'a> AllocationIndex<'a> {
             };
             Some(self.delete_pod(code, &key, ip, message))
         };
-        self.live_addresses
-            .iter()
-            .copied()
-            .filter_map(finding)
-            .collect()
+        self.live_addresses().filter_map(finding).collect()
     }
 
     /// OVN-Kubernetes uses the pod's annotation, whatever the status says.
@@ -394,11 +394,7 @@ impl<'a> AllocationIndex<'a> {
                 self.delete_pod(Code::MissingAllocation, &key, ip, message)
             })
         };
-        self.live_addresses
-            .iter()
-            .copied()
-            .filter_map(finding)
-            .collect()
+        self.live_addresses().filter_map(finding).collect()
     }
 
     /// Addresses of interfaces that Whereabouts may assign to the next pod.
@@ -525,10 +521,6 @@ impl<'a> AllocationIndex<'a> {
                 finding
             })
         };
-        self.live_addresses
-            .iter()
-            .copied()
-            .filter_map(finding)
-            .collect()
+        self.live_addresses().filter_map(finding).collect()
     }
 }
