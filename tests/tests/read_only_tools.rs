@@ -107,6 +107,11 @@ fn parsed(text: &str) -> Value {
     serde_json::from_str(text).unwrap_or_else(|error| panic!("{error}: {text}"))
 }
 
+fn has_address(pod: &Pod) -> bool {
+    let status = pod.status.as_ref();
+    status.is_some_and(|status| status.pod_ip.is_some())
+}
+
 fn is_bound(pod: &Pod) -> bool {
     let spec = pod.spec.as_ref();
     spec.is_some_and(|spec| spec.node_name.is_some())
@@ -131,7 +136,7 @@ async fn tools_read_a_cluster_with_the_rights_of_the_reader() -> Result<()> {
         .podplane(&format!("run web --replicas {all}"))
         .ok();
     let full = |pods: &[Pod]| {
-        pods.len() == all && pods.iter().filter(|pod| is_bound(pod)).count() == all - 1
+        pods.len() == all && pods.iter().filter(|pod| has_address(pod)).count() == all - 1
     };
     let pods = other.cluster.pods_until("the nodes are full", full).await;
     let name = |pod: &Pod| pod.metadata.name.clone().unwrap_or_default();
