@@ -4,15 +4,12 @@
 //! `127.0.0.1` and `localhost`. So each listener has a host of its own under `.localhost`, which
 //! browsers resolve to this machine, and answers under no other name.
 
+mod browser;
 mod host;
+mod listeners;
 mod login;
 
-use std::{
-    net::{Ipv4Addr, SocketAddr},
-    process::Stdio,
-    sync::Arc,
-    time::Duration,
-};
+use std::{convert::Infallible, sync::Arc, time::Duration};
 
 use anyhow::Context as _;
 use axum::{
@@ -21,6 +18,7 @@ use axum::{
     middleware,
     response::{IntoResponse, Response},
 };
+use futures::future::select_all;
 use http::{HeaderValue, StatusCode, header};
 use hyper_util::{rt::TokioIo, service::TowerToHyperService};
 use podplane_service_runtime::boundary::failure_status;
@@ -36,7 +34,7 @@ const ACCEPT_AGAIN: Duration = Duration::from_millis(100);
 /// The way in which the page is opened.
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct PageArgs {
-    /// Listen on this port of 127.0.0.1 [default: any free one]
+    /// Listen on this port of 127.0.0.1 and ::1 [default: any free one]
     #[arg(long, value_name = "PORT")]
     port: Option<u16>,
 
@@ -58,10 +56,7 @@ impl PageArgs {
 ///
 /// The port cannot be used.
 pub(crate) async fn serve(args: &PageArgs, session: Session, data: Router) -> anyhow::Result<()> {
-    let address = SocketAddr::from((Ipv4Addr::LOCALHOST, args.port.unwrap_or(0)));
-    let listening = TcpListener::bind(address).await;
-    let listener = listening.with_context(|| format!("failed to listen on {address}"))?;
-    let port = listener.local_addr()?.port();
+    let (port, listeners) = listeners::bind(args.port).await?;
     let host = Arc::new(PageHost::new(port));
     let login = Arc::new(Login::new(Arc::clone(&host), session));
     let routes = data
@@ -74,19 +69,24 @@ pub(crate) async fn serve(args: &PageArgs, session: Session, data: Router) -> an
         .layer(middleware::from_fn_with_state(host, host::require));
     let url = login.offer();
     output::line(format_args!("{url}"))?;
-    if !args.no_open {
-        open(&url);
-    }
+    let _opened = if args.no_open {
+        None
+    } else {
+        browser::open(&url)
+    };
+    let accepting = listeners
+        .into_iter()
+        .map(|listener| Box::pin(accept(listener, routes.clone())));
     // The connections end with the process: nothing is lost, and streams have no end.
     tokio::select! {
-        never = accept(listener, routes) => match never {},
+        (never, ..) = select_all(accepting) => match never {},
         interrupted = tokio::signal::ctrl_c() => {
             interrupted.context("failed to wait for an interrupt")
         }
     }
 }
 
-async fn accept(listener: TcpListener, routes: Router) -> std::convert::Infallible {
+async fn accept(listener: TcpListener, routes: Router) -> Infallible {
     let mut connections = JoinSet::new();
     loop {
         tokio::select! {
@@ -104,24 +104,6 @@ async fn accept(listener: TcpListener, routes: Router) -> std::convert::Infallib
             Some(_ended) = connections.join_next() => {}
         }
     }
-}
-
-/// Opens a browser where there is a desktop; the address is printed in any case.
-fn open(url: &str) {
-    let has_display = ["DISPLAY", "WAYLAND_DISPLAY"]
-        .iter()
-        .any(|name| std::env::var_os(name).is_some_and(|value| !value.is_empty()));
-    if !has_display {
-        return;
-    }
-    let mut command = std::process::Command::new("xdg-open");
-    command
-        .arg(url)
-        .stdin(Stdio::null())
-        .stdout(Stdio::null())
-        .stderr(Stdio::null());
-    // Without the program the user opens the address.
-    _ = command.spawn();
 }
 
 /// A refusal as Kubernetes' `Status`.

@@ -10,7 +10,7 @@ use axum::{Router, routing::get};
 use podplane_client::{ApiError, endpoint};
 use podplane_ui::{Session, SessionSource};
 
-use self::{local::LocalCluster, proxy::Upstream};
+use self::{local::LocalCluster, proxy::Upstream, scheduling::Explanations};
 use crate::{
     any_cluster::AnyClusterFlags,
     global::{GlobalOptions, block_on},
@@ -42,6 +42,7 @@ struct UiParts {
     local: Option<LocalCluster>,
     cluster: AnyClusterFlags,
     global: GlobalOptions,
+    explanations: Explanations,
 }
 
 pub(crate) fn run(args: UiArgs, global: &GlobalOptions) -> anyhow::Result<ExitCode> {
@@ -83,6 +84,7 @@ pub(crate) fn run(args: UiArgs, global: &GlobalOptions) -> anyhow::Result<ExitCo
             local,
             cluster,
             global: global.clone(),
+            explanations: Explanations::default(),
         });
         let data = Router::new()
             .route("/summary/v1alpha1/nodes/{name}", get(local::node))

@@ -152,7 +152,7 @@ pub(super) async fn pass(State(parts): State<Arc<UiParts>>, request: Request) ->
 
 /// The refusal when the API server does not answer: the page tries again.
 pub(super) fn unreachable(error: &anyhow::Error) -> Response {
-    let message = format!("the API server does not answer: {error:#}");
+    let message = format!("the API server does not answer: {}", error.root_cause());
     refusal(
         StatusCode::SERVICE_UNAVAILABLE,
         "ServiceUnavailable",

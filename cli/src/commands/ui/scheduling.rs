@@ -1,6 +1,10 @@
 //! The decision of the scheduler about a pod, for the page.
 
-use std::{collections::BTreeMap, sync::Arc, time::Duration};
+use std::{
+    collections::BTreeMap,
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use axum::{
     extract::{Path, State},
@@ -11,6 +15,7 @@ use podplane_api::{ObjectKey, pod_ips::PodIpResource};
 use podplane_ipam::IpPolicy;
 use podplane_proto::scheduler::{ExplainPodRequest, ExplainPodResponse, NodeScore, PodState};
 use serde::Serialize;
+use tokio::sync::Mutex;
 
 use super::UiParts;
 use crate::{
@@ -21,6 +26,20 @@ use crate::{
 
 /// The time in which a scheduler answers, even for thousands of nodes.
 const TIMEOUT: Duration = Duration::from_secs(10);
+
+/// How much longer an explanation is kept than it took to make.
+const KEPT: u32 = 10;
+
+/// Recent explanations of a cluster elsewhere, of which each lists its objects. The page asks again
+/// every few seconds; so listing takes a tenth of the time at most, however large the cluster is.
+#[derive(Debug, Default)]
+pub(super) struct Explanations(Mutex<BTreeMap<ObjectKey, RecentExplanation>>);
+
+#[derive(Debug)]
+struct RecentExplanation {
+    explained: Explained,
+    kept_until: Instant,
+}
 
 /// The decision about a pod.
 #[derive(Debug, Serialize)]
@@ -109,6 +128,7 @@ impl NodeDocument {
 }
 
 /// An answer, and the rules that it left out.
+#[derive(Clone, Debug)]
 struct Explained {
     response: ExplainPodResponse,
     not_considered: Vec<String>,
@@ -156,16 +176,31 @@ impl UiParts {
                 })
             });
         }
+        // One at a time.
+        let mut recent = self.explanations.0.lock().await;
+        let begun = Instant::now();
+        recent.retain(|_, one| one.kept_until > begun);
+        if let Some(one) = recent.get(key) {
+            return Ok(Some(one.explained.clone()));
+        }
         let client = match self.cluster.is_given() {
             true => self.cluster.client().await?.0,
             false => self.global.client()?,
         };
         let resource = PodIpResource::default();
         let snapshot = live::snapshot(&client, &resource).await?;
-        let explained = snapshot.explain(key, IpPolicy::default().into());
-        Ok(explained.map(|explained| Explained {
+        let Some(explained) = snapshot.explain(key, IpPolicy::default().into()) else {
+            return Ok(None);
+        };
+        let explained = Explained {
             response: explained.response,
             not_considered: explained.not_considered,
-        }))
+        };
+        let one = RecentExplanation {
+            explained: explained.clone(),
+            kept_until: Instant::now() + begun.elapsed() * KEPT,
+        };
+        recent.insert(key.clone(), one);
+        Ok(Some(explained))
     }
 }
