@@ -132,13 +132,17 @@ impl SummaryContext {
     async fn authorize(&self, parts: &Parts, is_watch: bool) -> Result<Authorized, ApiError> {
         let caller = RequestContext::of(&parts.extensions).identity;
         let record = RequestRecord::of(&parts.extensions);
-        let mut needs = vec![("list", "", "pods"), ("list", "", "nodes")];
-        if is_watch {
-            needs.extend([("watch", "", "pods"), ("watch", "", "nodes")]);
-        }
-        for (verb, group, resource) in needs {
-            let target = of_all(group, resource);
-            self.gate.authorize(&caller, verb, target, &record).await?;
+        let verbs: &[&str] = if is_watch {
+            &["list", "watch"]
+        } else {
+            &["list"]
+        };
+        for verb in verbs {
+            // Addresses name the pods, nodes and Services that have them.
+            for resource in ["pods", "nodes", "services"] {
+                let target = of_all("", resource);
+                self.gate.authorize(&caller, verb, target, &record).await?;
+            }
         }
         let blocks = of_all(BLOCK_GROUP, "blocks");
         self.gate.authorize(&caller, "list", blocks, &record).await

@@ -4,7 +4,7 @@ use std::net::IpAddr;
 
 use ipnet::IpNet;
 use podplane_ipam::parse_cidr;
-use podplane_map::{AddressSpace, GridLimit, Network, NetworkRole, ViewError};
+use podplane_map::{AddressSpace, GridLimit, Network, ViewError};
 use serde::Deserialize;
 
 /// The columns and rows of a map.
@@ -115,15 +115,18 @@ impl MapRequest {
                 found.ok_or(QueryError::UnknownNetwork(cidr))?
             }
             None => {
-                let of_pods = || networks().filter(|network| network.role() == NetworkRole::Pods);
-                let is_around =
-                    |network: &&Network| self.prefix.is_some_and(|at| network.cidr().contains(&at));
-                let around = of_pods().find(is_around);
-                let first = || of_pods().next().or(space.networks().first());
-                around.or_else(first).ok_or(QueryError::NoNetwork)?
+                let meets = |network: &&Network| {
+                    let (at, cidr) = (self.prefix, network.cidr());
+                    at.is_some_and(|at| cidr.contains(&at) || at.contains(&cidr))
+                };
+                // Those of pods come first.
+                let found = networks().find(meets).or(space.networks().first());
+                found.ok_or(QueryError::NoNetwork)?
             }
         };
-        Ok((network, self.prefix.unwrap_or(network.cidr())))
+        let cidr = network.cidr();
+        let is_part = |prefix: &IpNet| self.network.is_some() || !prefix.contains(&cidr);
+        Ok((network, self.prefix.filter(is_part).unwrap_or(cidr)))
     }
 }
 

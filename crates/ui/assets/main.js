@@ -111,8 +111,8 @@ class Page {
     return [
       errorBox(error),
       hint(
-        'The page needs the rights to list and watch all pods and nodes, and to list blocks. An administrator gives them:',
-        'kubectl create clusterrole page --verb=list,watch --resource=pods,nodes',
+        'The page needs the rights to list and watch all pods, nodes and Services, and to list blocks. An administrator gives them:',
+        'kubectl create clusterrole page --verb=list,watch --resource=pods,nodes,services',
         'kubectl patch clusterrole page --type=json --patch=\'[{"op": "add", "path": "/rules/-", "value": {"apiGroups": ["ipam.podplane.io"], "resources": ["blocks"], "verbs": ["list"]}}]\'',
         `kubectl create clusterrolebinding page --clusterrole=page --user=${this.#user?.user ?? 'NAME'}`,
       ),

@@ -19,7 +19,7 @@ fn page_role() -> Value {
     json!({
         "metadata": {"name": "page"},
         "rules": [
-            {"apiGroups": [""], "resources": ["pods", "nodes"], "verbs": verbs},
+            {"apiGroups": [""], "resources": ["pods", "nodes", "services"], "verbs": verbs},
             {"apiGroups": ["ipam.podplane.io"], "resources": ["blocks"], "verbs": verbs},
         ],
     })
@@ -162,16 +162,28 @@ async fn an_address_and_a_token_say_which_right_is_missing() -> Result<()> {
 
     // Rights that are given later are used without another login.
     let group = "rbac.authorization.k8s.io";
-    let subject = json!({"kind": "ServiceAccount", "name": "stranger", "namespace": "default"});
-    let binding = json!({
-        "metadata": {"name": "stranger"},
-        "roleRef": {"apiGroup": group, "kind": "ClusterRole", "name": "cluster-admin"},
-        "subjects": [subject],
-    });
-    site.create(&format!("/apis/{group}/v1/clusterrolebindings"), &binding)
+    let mut half = page_role();
+    half["metadata"]["name"] = "half".into();
+    half["rules"][0]["resources"] = json!(["pods", "nodes"]);
+    site.create(&format!("/apis/{group}/v1/clusterroles"), &half)
         .await?;
-    tab.evaluate("document.querySelector('#problem button').click()")
-        .await?;
+    for role in ["half", "cluster-admin"] {
+        let subject = json!({"kind": "ServiceAccount", "name": "stranger", "namespace": "default"});
+        let binding = json!({
+            "metadata": {"name": format!("stranger-{role}")},
+            "roleRef": {"apiGroup": group, "kind": "ClusterRole", "name": role},
+            "subjects": [subject],
+        });
+        site.create(&format!("/apis/{group}/v1/clusterrolebindings"), &binding)
+            .await?;
+        tab.evaluate("document.querySelector('#problem button').click()")
+            .await?;
+        if role == "half" {
+            // The map names the Services that have an address.
+            tab.until_text("#problem", "cannot list resource \"services\"")
+                .await;
+        }
+    }
     tab.until_text("#connection", "live").await;
     tab.until("document.querySelector('#problem').innerText === ''")
         .await;

@@ -540,24 +540,30 @@ fn request() -> MapRequest {
 }
 
 #[test]
-fn a_map_is_of_the_network_around_its_prefix() {
+fn a_map_is_of_the_network_of_its_prefix() {
     let mut cluster = Cluster::default();
-    let cidrs = ["10.244.0.0/16", "fd00:10:240::/56"].map(|cidr| cidr.parse().unwrap());
-    cluster.set_cluster_cidrs(&cidrs);
+    let cidrs = ["10.244.0.0/26", "10.245.0.0/16", "fd00:10:240::/56"];
+    cluster.set_cluster_cidrs(&cidrs.map(|cidr| cidr.parse().unwrap()));
+    let services = "10.96.0.0/16";
+    let range = serde_json::json!({"metadata": {"name": "s"}, "spec": {"cidrs": [services]}});
+    cluster.apply_service_cidr(&serde_json::from_value(range).unwrap());
     let space = AddressSpace::new(cluster.space_parts());
-    for (prefix, network) in [
-        (None, cidrs[0]),
-        (Some("10.244.7.0/24"), cidrs[0]),
-        (Some("fd00:10:240:1::/64"), cidrs[1]),
+    for (prefix, network, shown) in [
+        (None, cidrs[0], cidrs[0]),
+        (Some("10.245.7.0/24"), cidrs[1], "10.245.7.0/24"),
+        (Some("fd00:10:240:1::/64"), cidrs[2], "fd00:10:240:1::/64"),
+        (Some("10.96.7.0/24"), services, "10.96.7.0/24"),
+        // Of a wider prefix the network is shown.
+        (Some("10.244.0.0/24"), cidrs[0], cidrs[0]),
+        (Some("10.244.0.0/15"), cidrs[0], cidrs[0]),
+        (Some("10.96.0.0/15"), services, services),
     ] {
         let query: MapQuery =
             serde_json::from_value(serde_json::json!({"prefix": prefix})).unwrap();
         let request = MapRequest::try_from(&query).unwrap();
-        assert_eq!(
-            request.place(&space).unwrap().0.cidr(),
-            network,
-            "{prefix:?}"
-        );
+        let (of, at) = request.place(&space).unwrap();
+        let found = (of.cidr().to_string(), at.to_string());
+        assert_eq!(found, (network.into(), shown.into()), "{prefix:?}");
     }
 }
 
