@@ -79,6 +79,14 @@ pub(crate) fn yaml(value: &Value) -> anyhow::Result<()> {
     bytes(yaml_text(value)?.as_bytes())
 }
 
+/// The result of printing what a command found: if the reader has gone, the exit code still says it.
+pub(crate) fn unless_closed(printed: anyhow::Result<()>) -> anyhow::Result<()> {
+    match printed {
+        Err(error) if error.is::<OutputClosed>() => Ok(()),
+        printed => printed,
+    }
+}
+
 /// Maps the error of a closed output, as after `head`, to [`OutputClosed`], which ends the command
 /// silently.
 fn written(result: io::Result<()>) -> anyhow::Result<()> {

@@ -87,21 +87,39 @@ fn dump_of(pages: &Pages, nodes: &[(&str, &str)], pods: &[(&str, &str, &str)]) -
 }
 
 #[test]
-fn page_and_repair_are_written_although_nobody_reads_the_output() -> Result<()> {
+fn audit_does_all_of_its_work_although_nobody_reads_the_output() -> Result<()> {
     let pages = Pages::new()?;
     let (dump, page, repair) = (
         duplicates(&pages)?,
         pages.file("page"),
         pages.file("repair"),
     );
+    let metrics = pages.file("metrics");
     let mut command = podplane(["audit", &dump, "--cluster-cidr", "10.244.0.0/16"]);
     command.args(["--service-cidr", "10.96.0.0/16"]);
     command.args(["--html", &page, "--repair", &repair]);
+    command.args(["--metrics-file", &metrics]);
     let (reader, output) = std::io::pipe()?;
     drop(reader);
-    command.stdout(output).status()?;
+    let ended = command.stdout(output).status()?;
+    assert_eq!(ended.code(), Some(1), "it has found something");
+    assert!(fs::read_to_string(&metrics)?.contains("podplane_audit_findings"));
     assert!(Path::new(&page).exists());
     assert!(Path::new(&repair).join("RUNBOOK.md").exists());
+    Ok(())
+}
+
+#[test]
+fn a_page_that_cannot_be_written_is_no_verdict() -> Result<()> {
+    let pages = Pages::new()?;
+    let dump = duplicates(&pages)?;
+    for args in [&["audit", &dump][..], &["plan", "--nodes", "1000"]] {
+        let error = finish(podplane(args).args(["--html", "/dev/full"])).failed(2);
+        assert!(
+            error.contains("error: failed to write /dev/full: "),
+            "{error}"
+        );
+    }
     Ok(())
 }
 

@@ -237,13 +237,14 @@ pub(crate) fn run(mut args: AuditArgs, global: &GlobalOptions) -> anyhow::Result
         };
         output::page::write(file, page.report().html())?;
     }
-    // Before the output, whose reader may go. Without a repair there are the findings.
+    // Without a repair there are the findings.
     let repaired = args.repair.as_deref().map(|dir| {
         let repair = repair().map_err(|error| UsageError(error.to_string()))?;
         repair::write(dir, &repair.files(&repair::command(&args)))
     });
-    print(&args, &report)?;
-    publish(args.metrics_file.as_deref(), push_url.as_ref(), &report)?;
+    let published = publish(args.metrics_file.as_deref(), push_url.as_ref(), &report);
+    output::unless_closed(print(&args, &report))?;
+    published?;
     repaired.transpose()?;
     Ok(if report.is_at_least(args.fail_on) {
         ExitCode::FAILURE

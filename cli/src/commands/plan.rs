@@ -194,10 +194,10 @@ pub(crate) fn run(args: &PlanArgs) -> anyhow::Result<ExitCode> {
     let refused = |error| UsageError(question.flags.refusal(&error));
     let plan = question.answer().map_err(refused)?;
     html::write(args, &question, &plan)?;
-    match args.output {
-        PlanFormat::Table => output::line(sheet(&question, &plan))?,
-        PlanFormat::Json => output::json(&as_json(&question, &plan))?,
-    }
+    output::unless_closed(match args.output {
+        PlanFormat::Table => output::line(sheet(&question, &plan)),
+        PlanFormat::Json => output::json(&as_json(&question, &plan)),
+    })?;
     Ok(if plan.misfits.is_empty() {
         ExitCode::SUCCESS
     } else {
@@ -245,7 +245,7 @@ fn first_limit(plan: &Plan) -> String {
             "the addresses of a block, for {} pods per node",
             readable(*pods_per_node)
         ),
-        Limit::MaxPods => format!("the kubelet's max pods, {max_pods} per node"),
+        Limit::MaxPods => format!("the max pods, {max_pods} per node"),
     }
 }
 
@@ -409,10 +409,10 @@ fn details(question: &Question, plan: &Plan, sheet: &mut Sheet) {
     sheet.field("Nodes", nodes(question, plan));
     sheet.fields("Pods per node", plan.ranges.iter().map(pods_of_node));
     sheet.field(
-        "Kubelet's max pods",
+        "Max pods per node",
         match question.max_pods {
             Some(pods) => pods.to_string(),
-            None => format!("{DEFAULT_MAX_PODS} (its default)"),
+            None => format!("{DEFAULT_MAX_PODS} (the kubelet's default)"),
         },
     );
     sheet.field("Total pods", readable(all_pods(plan)));

@@ -6,7 +6,6 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use anyhow::Context as _;
 use jiff::Timestamp;
 use podplane_api::printable;
 use podplane_report::Fact;
@@ -48,7 +47,8 @@ pub(crate) fn make_dir(dir: &Path) -> anyhow::Result<()> {
     Ok(fs::create_dir_all(dir).map_err(|error| not_writable(dir, &error))?)
 }
 
-/// The error of a command line that names a file which cannot be written.
+/// The error of a file that cannot be written, before the work or after it: 1 is the verdict of a
+/// command that checks something.
 pub(crate) fn not_writable(file: &Path, error: &io::Error) -> UsageError {
     UsageError(format!("failed to write {}: {error}", file.display()))
 }
@@ -65,7 +65,7 @@ fn refuse_stdout(file: &Path) -> anyhow::Result<()> {
 /// Writes a report, or a picture of one, and says so.
 pub(crate) fn write(file: &Path, bytes: impl AsRef<[u8]>) -> anyhow::Result<()> {
     refuse_stdout(file)?;
-    fs::write(file, bytes).with_context(|| format!("failed to write {}", file.display()))?;
+    fs::write(file, bytes).map_err(|error| not_writable(file, &error))?;
     wrote(file.display());
     Ok(())
 }

@@ -188,6 +188,17 @@ impl Network {
     pub fn name(&self) -> &str {
         &self.name
     }
+
+    /// Takes the name of another one that is the same network: a flag, which gives it no name, may
+    /// state the range of an object. Returns false if it is not the same.
+    pub(crate) fn absorbs(&mut self, other: &Self) -> bool {
+        let is_range = (self.role, self.cidr) == (other.role, other.cidr);
+        let is_same = is_range && (self.name.is_empty() || self.name == other.name);
+        if is_same {
+            other.name.clone_into(&mut self.name);
+        }
+        is_same
+    }
 }
 
 /// The state of a block, as the block service and `podplane get blocks` have it.

@@ -189,7 +189,7 @@ impl AddressSpace {
             only_namespace,
         } = parts;
         networks.sort();
-        networks.dedup();
+        networks.dedup_by(|later, kept| kept.absorbs(later));
         blocks.sort_by(|a, b| {
             prefix_order(&a.cidr(), &b.cidr())
                 .then_with(|| (a.state(), a.node()).cmp(&(b.state(), b.node())))

@@ -147,7 +147,7 @@ pub struct TextGrid {
 struct MapRows {
     /// The first row of cells.
     top: u16,
-    /// The row below the map, its frame and its side.
+    /// The row below the map and its frame.
     end: u16,
 }
 
@@ -190,6 +190,10 @@ impl TextGrid {
         let count = usize::from(size.columns) * usize::from(size.rows);
         let main = scene.main();
         let rows = MapRows::new(main, size);
+        // Rows that neither the map nor a remark needs are for the lines beside the map.
+        let notes = words::notes(scene, usize::from(size.rows));
+        let below = LEGEND_ROWS.saturating_add(u16::try_from(notes.len()).unwrap_or(u16::MAX));
+        let side_end = rows.end.max(size.rows.saturating_sub(below));
         let mut grid = Self {
             size,
             map: (main.width(), main.height()),
@@ -204,9 +208,9 @@ impl TextGrid {
         grid.write(grid.line(1), &words::scale(main), TextStyle::default());
         grid.draw_frame();
         grid.draw_map(scene);
-        grid.draw_side(scene, rows.end);
-        grid.draw_legend(rows.end, scene);
-        grid.draw_notes(rows.end.saturating_add(LEGEND_ROWS), scene);
+        let end = rows.end.max(grid.draw_side(scene, side_end));
+        grid.draw_legend(end, scene);
+        grid.draw_notes(end.saturating_add(LEGEND_ROWS), scene);
         grid
     }
 
@@ -357,8 +361,9 @@ impl TextGrid {
         }
     }
 
-    /// Lists blocks and addresses where there is room, and the other networks.
-    fn draw_side(&mut self, scene: &Scene<'_>, end: u16) {
+    /// Lists blocks and addresses where there is room, and the other networks. Returns the row
+    /// below them.
+    fn draw_side(&mut self, scene: &Scene<'_>, end: u16) -> u16 {
         let (width, _) = self.map;
         let (right, _) = self.place_of(width, 0);
         let from = right.saturating_add(FRAME + GAP);
@@ -367,13 +372,16 @@ impl TextGrid {
             columns: to.saturating_sub(from),
             rows: end.saturating_sub(HEAD_ROWS),
         };
+        let mut below = HEAD_ROWS;
         for (row, line) in (HEAD_ROWS..end).zip(side::lines(scene, room)) {
             let style = TextStyle {
                 state: None,
                 is_bold: line.is_heading,
             };
             self.write(Field { row, from, to }, &line.text, style);
+            below = row.saturating_add(1);
         }
+        below
     }
 
     fn draw_legend(&mut self, row: u16, scene: &Scene<'_>) {

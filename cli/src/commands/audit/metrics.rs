@@ -14,6 +14,7 @@ use prometheus_client::{
     metrics::{family::Family, gauge::Gauge},
     registry::{Registry, Unit},
 };
+use tempfile::NamedTempFile;
 
 use crate::output::page;
 
@@ -89,10 +90,11 @@ fn integer(number: impl TryInto<i64>) -> i64 {
 /// Replaces the file in one step, so that its reader never sees a half of it.
 pub(super) fn write(path: &Path, text: &str) -> anyhow::Result<()> {
     let write = || {
-        let mut file = tempfile::Builder::new()
-            .permissions(Permissions::from_mode(MODE))
-            .tempfile_in(page::directory(path))?;
+        let mut file = NamedTempFile::new_in(page::directory(path))?;
         file.write_all(text.as_bytes())?;
+        // Whatever the umask is.
+        file.as_file()
+            .set_permissions(Permissions::from_mode(MODE))?;
         file.persist(path)?;
         Ok::<_, std::io::Error>(())
     };

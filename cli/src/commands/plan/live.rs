@@ -62,10 +62,10 @@ pub(super) fn run(args: &PlanArgs) -> anyhow::Result<ExitCode> {
     contradiction(&expected, &live).map_err(UsageError)?;
     let plan = LivePlan::new(args, &live);
     html::write(args, &plan, &dump)?;
-    match args.output {
-        PlanFormat::Table => output::line(plan.sheet(&dump))?,
-        PlanFormat::Json => output::json(&plan.as_json(&dump))?,
-    }
+    output::unless_closed(match args.output {
+        PlanFormat::Table => output::line(plan.sheet(&dump)),
+        PlanFormat::Json => output::json(&plan.as_json(&dump)),
+    })?;
     Ok(match plan.fits() {
         true => ExitCode::SUCCESS,
         false => ExitCode::FAILURE,

@@ -61,7 +61,7 @@ pub(super) fn of_nodes(
             // A node without addresses is not nearly full.
             Some(capacity) if is_near(capacity) => (
                 Severity::Warning,
-                "let fewer pods run on it (--max-pods), or give the node a larger block",
+                "add nodes, or give this one a larger block; a lower --max-pods of its kubelet sends pods elsewhere where the scheduler counts no addresses",
             ),
             Some(_) if !waiting.is_empty() => (
                 Severity::Info,

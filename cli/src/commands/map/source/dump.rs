@@ -1,6 +1,10 @@
 //! The facts of dumps: nodes, pods, Services, and the records of the cluster's network.
 
-use std::path::{Path, PathBuf};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    net::IpAddr,
+    path::{Path, PathBuf},
+};
 
 use podplane_api::printable;
 use podplane_audit::{ControllerFlags, Dump, DumpCollector, DumpScope};
@@ -90,17 +94,22 @@ pub(crate) fn of_dump(dump: &Dump) -> Result<SpaceParts, SpaceError> {
     if !dump.has_node_blocks() {
         parts.rule = PodRule::Anywhere;
     }
+    let mut owners = BTreeMap::<IpAddr, BTreeSet<&str>>::new();
     for node in dump.nodes() {
-        // Nodes in ledger mode all have the same one.
         for ip in node.addresses.iter().filter(|ip| !ip.is_loopback()) {
-            let name = node.name.as_str().into();
+            owners.entry(*ip).or_default().insert(&node.name);
+        }
+        let orphaned = (node.name.clone(), node.orphaned);
+        parts.unlocated_orphans.push(orphaned);
+    }
+    for (ip, nodes) in owners {
+        // Nodes on one machine, as in simulations, share that machine's address: it is nobody's.
+        if let (Some(name), 1) = (nodes.first(), nodes.len()) {
+            let name = (*name).into();
             parts
                 .claims
-                .push(AddressClaim::new(*ip, Holder::Node { name })?);
+                .push(AddressClaim::new(ip, Holder::Node { name })?);
         }
-        parts
-            .unlocated_orphans
-            .push((node.name.clone(), node.orphaned));
     }
     for service in dump.services() {
         for ip in &service.addresses {
@@ -173,6 +182,37 @@ mod tests {
         ] {
             assert_eq!(space.state(role, ip.parse().unwrap()), want, "{ip}");
         }
+    }
+
+    #[test]
+    fn an_address_that_several_nodes_have_is_nobodys() {
+        let node = |name: &str, ip: &str| {
+            json!({"kind": "Node", "metadata": {"name": name},
+                "status": {"addresses": [{"type": "InternalIP", "address": ip}]}})
+        };
+        let space = space(&[
+            node("a", "192.168.1.10"),
+            node("b", "192.168.1.10"),
+            node("c", "192.168.1.12"),
+        ]);
+        assert!(space.record("192.168.1.10".parse().unwrap()).is_none());
+        let own = space.record("192.168.1.12".parse().unwrap()).unwrap();
+        assert_eq!(own.state, AddressState::Node);
+    }
+
+    #[test]
+    fn a_range_that_a_flag_states_is_that_of_its_object() {
+        let range = json!({"kind": "ServiceCIDR", "metadata": {"name": "kubernetes"},
+            "spec": {"cidrs": ["10.96.0.0/16"]}});
+        let mut collector = DumpCollector::new(DumpScope::Fields);
+        collector.add(&range);
+        let mut parts = of_collector(collector, &StatedRanges::default()).unwrap();
+        let stated = Network::parse(NetworkRole::Services, "10.96.0.0/16", "").unwrap();
+        parts.networks.push(stated);
+        let space = AddressSpace::new(parts);
+        let names: Vec<_> = space.networks().iter().map(Network::name).collect();
+        assert_eq!(names, ["kubernetes"]);
+        assert!(space.overlaps().is_empty(), "{:?}", space.overlaps());
     }
 
     #[test]
