@@ -85,15 +85,15 @@ fn the_last_line_answers_whether_the_plan_is_enough() {
     let line = "--cluster-cidr 10.244.0.0/27 --node-cidr-mask-size 29 --nodes 3 --max-pods 5";
     let said = plan(line).ok();
     for part in [
-        "Recommended:         10.244.0.0/27 in blocks of /29: 4 nodes, 5 pods each\n",
-        "Enough:              yes: blocks for 4 nodes, 3 needed\n",
+        "Recommended:        10.244.0.0/27 in blocks of /29: 4 nodes, 5 pods each\n",
+        "Enough:             yes: blocks for 4 nodes, 3 needed\n",
     ] {
         assert!(said.contains(part), "{said}");
     }
     let said = plan("--nodes 300").stdout;
     let last = said.lines().last().unwrap_or_default();
     assert!(
-        last.starts_with("Enough:              no: 300 nodes"),
+        last.starts_with("Enough:             no: 300 nodes"),
         "{said}"
     );
     assert_eq!(said.matches("300 nodes need").count(), 1, "{said}");
@@ -105,9 +105,9 @@ fn an_overlap_with_services_is_the_first_limit() {
     let line = "--cluster-cidr 10.244.0.0/16 --service-cidr 10.0.0.0/8 --nodes 3";
     let said = plan(line).stdout;
     for part in [
-        "First limit:         the overlap of services and cluster CIDR: change --cluster-cidr first",
+        "First limit:        the overlap of services and cluster CIDR: change --cluster-cidr first",
         "no: service range 10.0.0.0/8 overlaps all of cluster CIDR 10.244.0.0/16",
-        "Recommended:         172.16.0.0/23 in blocks of /25: 4 nodes",
+        "Recommended:        172.16.0.0/23 in blocks of /25: 4 nodes",
     ] {
         assert!(said.contains(part), "{said}");
     }
@@ -117,11 +117,11 @@ fn an_overlap_with_services_is_the_first_limit() {
 fn growth_says_when_the_blocks_end() {
     let said = plan("--nodes 128 --growth +1/month").ok();
     assert!(
-        said.contains("First limit:         the blocks, for 256 nodes"),
+        said.contains("First limit:        the blocks, for 256 nodes"),
         "{said}"
     );
     assert!(
-        said.contains("Blocks used up:      in 11 years, about "),
+        said.contains("Blocks used up:     in 11 years, about "),
         "{said}"
     );
 }
@@ -130,7 +130,7 @@ fn growth_says_when_the_blocks_end() {
 fn recommending_another_mask_warns_about_a_live_cluster() {
     let said = plan("--nodes 100").ok();
     assert!(
-        said.contains("Recommended:         10.244.0.0/18 in blocks of /25"),
+        said.contains("Recommended:        10.244.0.0/18 in blocks of /25"),
         "{said}"
     );
     assert!(said.contains("docs/cidr-change.md"), "{said}");

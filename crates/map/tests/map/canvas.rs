@@ -285,6 +285,21 @@ fn a_frame_shows_where_the_map_ends() {
 }
 
 #[test]
+fn a_tall_terminal_lists_more_blocks() {
+    let space = space(large());
+    let listed = |rows| {
+        let size = TextSize::new(80, rows).unwrap();
+        let text = text(&space, size, ColorMode::Plain);
+        assert_fits(&text, size);
+        assert!(text.contains("unassigned"), "the legend is below: {text}");
+        text.lines().filter(|line| line.contains("/24 ")).count()
+    };
+    // The map is as wide as the terminal allows, and has 16 rows.
+    let (small, tall) = (listed(24), listed(50));
+    assert_eq!(tall, small + 50 - 24);
+}
+
+#[test]
 fn a_full_block_is_full() {
     let mut parts = SpaceParts {
         networks: vec![network(NetworkRole::Pods, "10.0.0.0/28")],
