@@ -1,7 +1,14 @@
 //! Nobody sees data without rights.
 
-use anyhow::Result;
+use std::{
+    fs,
+    os::unix::fs::symlink,
+    path::{Path, PathBuf},
+};
+
+use anyhow::{Context as _, Result};
 use podplane_http_client::HttpClient;
+use podplane_tests::{eventually, listener::PageListener};
 
 use crate::site::{Site, assert_content, ledger, log_in};
 
@@ -78,4 +85,38 @@ async fn the_token_is_in_memory_only_and_forgotten_at_the_end() -> Result<()> {
     // The address belongs to nobody now: the page came from the cluster.
     assert!(HttpClient::new(address).get("/ui/").await.is_err());
     Ok(())
+}
+
+/// The command line of a browser is for everybody, so the token is in a file.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_browser_is_opened_with_a_file_that_logs_in() -> Result<()> {
+    let Some(site) = Site::start(ledger().nodes(1)).await? else {
+        return Ok(());
+    };
+    let dir = tempfile::tempdir()?;
+    symlink("/bin/true", dir.path().join("xdg-open"))?;
+    let path = std::env::var("PATH")?;
+    let mut command = site.cluster.command("podplane", ["ui"]);
+    command
+        .env("PATH", format!("{}:{path}", dir.path().display()))
+        .env("XDG_RUNTIME_DIR", dir.path())
+        .env("DISPLAY", ":0");
+    let listener = PageListener::start(command)?;
+    let written = || async { page_in(dir.path()) };
+    let page = eventually("a page for the browser", written, Option::is_some).await;
+
+    let tab = site.browser.tab().await?;
+    let page = page.context("a page")?;
+    tab.open(&format!("file://{}", page.display())).await?;
+    tab.until_text("#connection", "live").await;
+    drop(listener);
+    site.finish().await
+}
+
+/// The page in a directory, once it is written.
+fn page_in(dir: &Path) -> Option<PathBuf> {
+    let mut files = fs::read_dir(dir).ok()?.flatten().map(|entry| entry.path());
+    let page = files.find(|file| file.extension().is_some_and(|it| it == "html"))?;
+    let text = fs::read_to_string(&page).ok()?;
+    text.ends_with('\n').then_some(page)
 }
