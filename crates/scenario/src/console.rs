@@ -103,8 +103,11 @@ impl Console {
                 Some(total) => bars.insert_before(total, bar),
                 None => bars.add(bar),
             };
-            bar.set_prefix(job.title.clone());
-            animate(&bar, "{spinner} {prefix}  {wide_msg} ({elapsed})");
+            // A narration is of one run, and has its title above.
+            if !self.narrates {
+                bar.set_prefix(format!("{}  ", job.title));
+            }
+            animate(&bar, "{spinner} {prefix}{wide_msg} ({elapsed})");
             bar
         });
         ProgressLine {
