@@ -160,12 +160,13 @@ export class Api {
    * @param {string} path
    * @param {AbortSignal} end
    * @param {object} handlers
+   * @param {() => void} [handlers.onOpen] after each time that it was opened
    * @param {(document: T) => void} handlers.onDocument
    * @param {(error: unknown) => void} handlers.onLost after each failure that is tried again
    * @param {(error: ServerError) => void} handlers.onRefused an answer that does not change
    * @param {number} [handlers.silence] the milliseconds after which a silent stream is lost
    */
-  async follow(path, end, { onDocument, onLost, onRefused, silence = LONGEST_SILENCE }) {
+  async follow(path, end, { onOpen, onDocument, onLost, onRefused, silence = LONGEST_SILENCE }) {
     let pause = LEAST_PAUSE;
     while (!end.aborted) {
       await visible(end);
@@ -176,6 +177,7 @@ export class Api {
       let timer = setTimeout(stop, silence);
       try {
         const response = await this.#data(path, { signal: attempt.signal });
+        onOpen?.();
         for await (const line of lines(response)) {
           clearTimeout(timer);
           timer = setTimeout(stop, silence);

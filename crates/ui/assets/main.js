@@ -26,6 +26,12 @@ function part(id) {
 /** The least time between two readings, live and while the slider moves, in milliseconds. */
 const PAUSE = { live: 1000, recording: 60 };
 
+/**
+ * The least time between two changes of the address while the slider moves, in milliseconds:
+ * Safari allows 100 of them in 30 seconds, and throws beyond.
+ */
+const ADDRESS_PAUSE = 500;
+
 /** The time after which ages are written anew, in milliseconds. */
 const AGE_EVERY = 1000;
 
@@ -134,6 +140,10 @@ class Page {
 
   /** @param {Session} session */
   #frame({ user, server, source }) {
+    const items = NAVIGATION.map(([path, text]) =>
+      h('li', {}, h('a', { href: link(path ? [path] : []) }, text)),
+    );
+    replace(part('navigation'), h('ul', {}, ...items));
     this.#navigation();
     replace(part('find'), search(this.#api, this.#feed, this.#session.signal));
     const leave = button('Log out', () => this.#leave());
@@ -146,14 +156,15 @@ class Page {
     );
   }
 
+  /** Marks the link of the view. The links stay, with the focus and with clicks on them. */
   #navigation() {
     const here = parse(location.hash).path[0] ?? '';
     const group = { node: 'nodes', pod: 'pods' }[here] ?? here;
-    const items = NAVIGATION.map(([path, text]) => {
-      const href = link(path ? [path] : []);
-      return h('li', {}, h('a', { href, 'aria-current': path === group && 'page' }, text));
-    });
-    replace(part('navigation'), h('ul', {}, ...items));
+    for (const item of part('navigation').querySelectorAll('a')) {
+      const isHere = (parse(item.hash).path[0] ?? '') === group;
+      if (isHere) item.setAttribute('aria-current', 'page');
+      else item.removeAttribute('aria-current');
+    }
   }
 
   async #record() {
@@ -165,29 +176,39 @@ class Page {
     const at = momentOf(parse(location.hash).query.get('at'), recording.duration) ?? 0;
     const { signal } = this.#session;
     this.#readMoment = throttled(PAUSE.recording, signal, () => this.#feed.read(signal));
+    const writeMoment = throttled(ADDRESS_PAUSE, signal, () => {
+      // An address that has just changed is followed first, and names its own moment.
+      if (location.hash !== this.#shown) return;
+      this.#writeMoment();
+      this.#shown = location.hash;
+    });
     this.#slider = new Slider(recording, at, signal, (to) => {
       this.#is(to);
-      this.#shown = location.hash;
-      this.#navigation();
       this.#readMoment();
+      writeMoment();
     });
     this.#is(at);
+    this.#writeMoment();
     this.#readMoment();
     replace(part('recording'), this.#slider.element);
     this.#slider.focus();
   }
 
   /**
-   * Goes to a moment of a recording, which the address names.
+   * Goes to a moment of a recording.
    *
    * @param {number} seconds
    */
   #is(seconds) {
-    const at = momentText(seconds);
-    this.#api.at = at;
-    const { path, query } = parse(location.hash);
-    history.replaceState(null, '', link(path, { ...Object.fromEntries(query), at }));
+    this.#api.at = momentText(seconds);
     renewAges();
+  }
+
+  /** Lets the address name the moment. */
+  #writeMoment() {
+    const { path, query } = parse(location.hash);
+    const { at } = this.#api;
+    history.replaceState(null, '', link(path, { ...Object.fromEntries(query), at }));
   }
 
   /** Follows the address to another session, view, or moment of a recording. */
@@ -201,6 +222,7 @@ class Page {
       // Links of the page name no moment: they keep the present one.
       const at = momentOf(linked, this.#duration) ?? Number(this.#api.at);
       this.#is(at);
+      this.#writeMoment();
       this.#slider.goTo(at);
       this.#readMoment();
     }
@@ -209,7 +231,7 @@ class Page {
 
   #show() {
     if (location.hash === this.#shown) return;
-    const before = parse(this.#shown ?? '');
+    const before = this.#shown === null ? null : parse(this.#shown);
     this.#shown = location.hash;
     this.#view.abort();
     this.#view = new AbortController();
@@ -234,9 +256,9 @@ class Page {
     replace(this.#main, heading, view?.element ?? missing);
     this.#navigation();
     view?.start?.();
-    // Another view begins at its heading; a map that is zoomed keeps the focus.
-    const isOther = before.path.join() !== route.path.join();
-    if (isOther && before.path.length + before.query.size > 0) heading.focus();
+    // Another view begins at its heading, but not the first one; a map that is zoomed keeps the
+    // focus.
+    if (before && before.path.join() !== route.path.join()) heading.focus();
   }
 
   /** @param {string} reason */

@@ -28,12 +28,14 @@ const MOST_MAPS = 2;
  * @returns {View}
  */
 export function node(context) {
-  const { api, feed, end, route } = context;
+  const { api, feed, end, isLive, route } = context;
   const name = route.path[1] ?? '';
   const facts = h('div', {});
   const problem = h('div', {});
   const list = h('a', { href: link(['nodes']) }, 'All nodes');
   const maps = h('div', {});
+  /** Ends with the present maps. */
+  let ofMaps = new AbortController();
   const addresses = addressTable(`Addresses of ${name}`);
   const network = h('div', {});
   const machine = new MachineTables();
@@ -49,10 +51,17 @@ export function node(context) {
       const { topology, networkUnknown } = found;
       if (isChanged(network, [topology, networkUnknown])) replace(network, networkOf(found));
       machine.update(found);
-      const cidrs = found.node.blocks.map(({ cidr }) => cidr);
-      if (isChanged(maps, cidrs)) replace(maps, ...mapsOf(context, cidrs));
+      const cidrs = found.node.blocks.slice(0, MOST_MAPS).map(({ cidr }) => cidr);
+      if (!isChanged(maps, cidrs)) return;
+      // Each map has a stream, and browsers allow few connections to a server.
+      ofMaps.abort();
+      ofMaps = new AbortController();
+      const untilChanged = AbortSignal.any([end, ofMaps.signal]);
+      replace(maps, ...mapsOf({ ...context, end: untilChanged }, cidrs));
     } catch (error) {
       if (isAbort(error)) return;
+      // A deleted node leaves what was known of it; another moment has nothing.
+      if (!isLive) frames.hidden = true;
       const names = frames.hidden ? feed.cluster.value.nodes.keys() : [];
       replace(problem, absent(errorBox(error), name, names, nodeLink, list));
     }
@@ -100,7 +109,7 @@ function mapsOf(context, cidrs) {
   }
   const details = new CellDetails(context.api, context.end);
   const legend = new Legend();
-  const maps = cidrs.slice(0, MOST_MAPS).map((prefix) => {
+  const maps = cidrs.map((prefix) => {
     const map = new AddressMap(context, {
       prefix,
       onScene: (scene) => legend.show(scene),

@@ -14,7 +14,7 @@ const SELECTIONS = {
   'not ready': ({ ready }) => !ready,
   unschedulable: ({ unschedulable }) => unschedulable,
   'without block': ({ blocks }) => blocks.length === 0,
-  full: ({ used, capacity }) => capacity !== null && used >= capacity,
+  full: ({ used, capacity }) => capacity !== null && capacity > 0 && used >= capacity,
   'with waiting pods': ({ waiting }) => waiting > 0,
   'with orphans': ({ orphaned }) => orphaned > 0,
 };
@@ -23,7 +23,7 @@ const SELECTIONS = {
  * @param {Context} context
  * @returns {View}
  */
-export function nodes({ feed, end }) {
+export function nodes({ feed, end, isLive }) {
   const table = new DataTable(
     /** @type {import('./table.js').TableOptions<NodeRow>} */ ({
       caption: 'Nodes',
@@ -73,7 +73,9 @@ export function nodes({ feed, end }) {
         },
       ],
       key: ({ name }) => name,
-      empty: 'There are no nodes yet: podplane node add node-0 adds one.',
+      empty: isLive
+        ? 'There are no nodes yet: podplane node add node-0 adds one.'
+        : 'There are no nodes at this moment.',
       sortedBy: 0,
       filter: {
         label: 'Filter by name, block or state',
@@ -87,7 +89,9 @@ export function nodes({ feed, end }) {
   const show = () => {
     const { isKnown, nodes: all } = feed.cluster.value;
     const isSelected = SELECTIONS[select.value] ?? (() => true);
-    if (isKnown) table.update([...all.values()].filter(isSelected));
+    if (!isKnown) return;
+    const empty = all.size > 0 ? 'This selection has no nodes.' : undefined;
+    table.update([...all.values()].filter(isSelected), empty);
   };
   select.addEventListener('change', show);
   table.controls.prepend(select);

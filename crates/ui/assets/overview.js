@@ -10,6 +10,7 @@ import { placeLinks } from './findings.js';
 import { AddressMap, BlockList, Legend } from './map.js';
 import { TableBehind } from './map-view.js';
 import { hint } from './messages.js';
+import { contains, parse } from './prefix.js';
 import { link, mapLink } from './route.js';
 import { inUse, usableIn } from './states.js';
 import { counted, networkName, number } from './words.js';
@@ -88,7 +89,7 @@ export function overview(context) {
 }
 
 /** The numbers of the cluster, each with a link to its view. */
-class Figures {
+export class Figures {
   #pods = new Figure('pods', link(['pods']));
   #waiting = new Figure('waiting', link(['waiting']));
   #nodes = new Figure('nodes', link(['nodes']));
@@ -107,10 +108,15 @@ class Figures {
   );
 
   /** @param {Cluster} cluster */
-  show({ pods, nodes, isAudited, findings, findingsTotal, networks: [first] }) {
+  show({ pods, nodes, isAudited, findings, findingsTotal, networks }) {
+    const [first] = networks;
     let ready = 0;
     for (const node of nodes.values()) if (node.ready) ready += 1;
-    const [used, usable] = first ? [inUse(first.counts), usableIn(first.counts)] : [0, 0];
+    let [used, usable] = [0, 0];
+    for (const { counts } of podNetworks(networks)) {
+      used += inUse(counts);
+      usable += usableIn(counts);
+    }
     this.#pods.show(pods.total, `${number(pods.running)} running`);
     this.#waiting.show(pods.waiting, 'for a node or address');
     this.#nodes.show(nodes.size, `${number(ready)} ready`);
@@ -120,9 +126,30 @@ class Figures {
       first ? `IPs of ${first.cidr}` : 'no network',
     );
     const errors = findings.filter(({ severity }) => severity === 'error').length;
-    const verdict = errors > 0 ? counted(errors, 'error') : 'no errors';
+    // The worst come first, and at most 200 come at all.
+    const least = errors === findings.length && findingsTotal > errors ? 'at least ' : '';
+    const verdict = errors > 0 ? `${least}${counted(errors, 'error')}` : 'no errors';
     this.#findings.show(isAudited ? findingsTotal : null, isAudited ? verdict : 'audit under way');
   }
+}
+
+/**
+ * The networks of pods of the family of the first one. Those that lie within another of them are
+ * left out, so that their addresses are counted once.
+ *
+ * @param {Network[]} networks
+ */
+function podNetworks(networks) {
+  const ofPods = networks.flatMap((network) => {
+    const prefix = network.role === 'pods' ? parse(network.cidr) : null;
+    return prefix ? [{ ...network, prefix }] : [];
+  });
+  const family = ofPods[0]?.prefix.family;
+  const ofFamily = ofPods.filter(({ prefix }) => prefix.family === family);
+  return ofFamily.filter(
+    (network) =>
+      !ofFamily.some((other) => other !== network && contains(other.prefix, network.prefix)),
+  );
 }
 
 class Figure {

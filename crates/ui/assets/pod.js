@@ -92,13 +92,26 @@ export function pod(context) {
 function follow({ api, feed, end, isLive, pause }, namespace, name, show, instead) {
   const pods = `/api/v1/namespaces/${encodeURIComponent(namespace)}/pods`;
   let isShown = false;
+  /** The number of the watch's events about the pod so far. */
+  let heard = 0;
   const list = h('a', { href: link(['pods']) }, 'All pods');
   const key = `${namespace}/${name}`;
+  const deleted = () => instead(hint(`The pod ${key} was deleted.`));
   const read = async () => {
+    // What the watch says meanwhile is newer than the answer.
+    const before = heard;
     try {
-      show(await api.json(`${pods}/${encodeURIComponent(name)}`, end));
+      /** @type {Pod} */
+      const found = await api.json(`${pods}/${encodeURIComponent(name)}`, end);
+      if (heard !== before) return;
+      isShown = true;
+      show(found);
     } catch (error) {
-      if (isAbort(error) || isShown) return;
+      if (isAbort(error) || heard !== before) return;
+      if (isShown) {
+        if (error instanceof ServerError && error.code === 404) deleted();
+        return;
+      }
       const others = await namesIn(api, pods, end);
       const keys = others.map((other) => `${namespace}/${other}`);
       if (!isShown) instead(absent(errorBox(error), key, keys, podLink, list));
@@ -124,17 +137,17 @@ function follow({ api, feed, end, isLive, pause }, namespace, name, show, instea
     feed.cluster.follow(end, throttled(pause, end, readMoment));
     return;
   }
-  // The first read says so if the pod does not exist, which a watch does not. Users who may only
-  // watch see what the watch has.
-  void read();
   const query = new URLSearchParams({ watch: 'true', fieldSelector: `metadata.name=${name}` });
   void api.follow(`${pods}?${query}`, end, {
+    // A watch does not say that the pod does not exist, or was deleted while there was no watch.
+    // Users who may only watch see what the watch has.
+    onOpen: () => void read(),
     onDocument: (/** @type {WatchEvent<Pod>} */ event) => {
-      if (event.type === 'ADDED' || event.type === 'MODIFIED') {
-        isShown = true;
-        show(event.object);
-      }
-      if (event.type === 'DELETED') instead(hint(`The pod ${key} was deleted.`));
+      if (event.type === 'BOOKMARK' || event.type === 'ERROR') return;
+      heard += 1;
+      isShown = true;
+      if (event.type === 'DELETED') deleted();
+      else show(event.object);
     },
     onLost: () => {},
     silence: LONGEST_WATCH,

@@ -21,7 +21,7 @@ const PAGE = 500;
 export function pods({ api, feed, end, isLive, pause }) {
   const problem = h('div', {});
   const more = h('p', { class: 'controls' });
-  const table = podTable();
+  const table = podTable(isLive);
   /** The tokens of the pages so far. @type {(string | undefined)[]} */
   let starts = [undefined];
   let field = '';
@@ -34,7 +34,7 @@ export function pods({ api, feed, end, isLive, pause }) {
       /** @type {PodList} */
       const list = await api.json(`/api/v1/pods?${query}`, end);
       replace(problem);
-      table.update(list.items.map(rowOf));
+      table.update(list.items.map(rowOf), field ? 'This selection has no pods.' : undefined);
       turns(list.metadata.continue);
     } catch (error) {
       if (!isAbort(error)) replace(problem, errorBox(error));
@@ -115,7 +115,8 @@ export function stateOf({ metadata, status }) {
   return status?.reason || status?.phase || 'Unknown';
 }
 
-function podTable() {
+/** @param {boolean} isLive */
+function podTable(isLive) {
   return new DataTable(
     /** @type {import('./table.js').TableOptions<PodRow>} */ ({
       caption: 'Pods',
@@ -139,7 +140,9 @@ function podTable() {
         { title: 'Age', value: ({ created }) => created, show: ({ created }) => ago(created) },
       ],
       key: ({ key }) => key,
-      empty: 'No pods: podplane run web --replicas 3 starts some.',
+      empty: isLive
+        ? 'No pods: podplane run web --replicas 3 starts some.'
+        : 'There are no pods at this moment.',
       filter: { label: 'Filter these pods', text: (row) => Object.values(row).join(' ') },
     }),
   );

@@ -68,6 +68,10 @@ function isFailed({ number, outcome }) {
  * @param {Recording} recording
  */
 function faultsOf({ faults, duration }) {
+  if (faults === null) {
+    const why = 'the recording has too many changes to audit each.';
+    return h('p', { class: 'quiet' }, `The times of errors are unknown: ${why}`);
+  }
   const bars = faults.map(([from, to]) => {
     const bar = h('span', { title: `errors from ${shown(from)} to ${shown(to)}` });
     bar.style.left = `${(100 * from) / duration}%`;

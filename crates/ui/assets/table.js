@@ -39,6 +39,7 @@ export class DataTable {
   controls = h('div', { class: 'controls' });
   #options;
   /** @type {R[]} */ #rows = [];
+  /** The text without rows. */ #empty;
   /** False before the first rows: nothing is known yet. */ #isKnown = false;
   #page = 0;
   /** @type {number | null} */ #sortedBy;
@@ -56,6 +57,7 @@ export class DataTable {
   /** @param {TableOptions<R>} options */
   constructor(options) {
     this.#options = options;
+    this.#empty = options.empty;
     this.#sortedBy = options.sortedBy ?? null;
     this.#isDescending = options.isDescending ?? false;
     this.#titles = options.columns.map((column, index) => this.#title(column, index));
@@ -70,9 +72,13 @@ export class DataTable {
     this.#render();
   }
 
-  /** @param {R[]} rows */
-  update(rows) {
+  /**
+   * @param {R[]} rows
+   * @param {string} [empty] the text if there are none, where it is not that of the options
+   */
+  update(rows, empty = this.#options.empty) {
     this.#rows = rows;
+    this.#empty = empty;
     this.#isKnown = true;
     if (this.#marked !== null && !this.#hasShownMark) this.#turnToMark(this.#marked);
     this.#render();
@@ -85,7 +91,7 @@ export class DataTable {
    */
   mark(key) {
     this.#marked = key;
-    if (this.#isKnown) this.update(this.#rows);
+    if (this.#isKnown) this.update(this.#rows, this.#empty);
   }
 
   /** @param {string} marked */
@@ -144,7 +150,7 @@ export class DataTable {
     const pages = Math.max(1, Math.ceil(selected.length / PAGE));
     this.#page = Math.min(this.#page, pages - 1);
     const rows = selected.slice(this.#page * PAGE, (this.#page + 1) * PAGE);
-    const { key, columns, empty } = this.#options;
+    const { key, columns } = this.#options;
     const shown = new Map();
     const elements = rows.map((row) => {
       const [name, content] = [key(row), JSON.stringify(row)];
@@ -160,7 +166,7 @@ export class DataTable {
     });
     this.#shown = shown;
     if (elements.length === 0 && this.#isKnown) {
-      const text = this.#rows.length > 0 ? 'No row has these words.' : empty;
+      const text = this.#rows.length > 0 ? 'No row has these words.' : this.#empty;
       const cell = h('td', { colspan: columns.length, class: 'quiet' }, text);
       elements.push(h('tr', {}, cell));
     }

@@ -307,8 +307,8 @@ export interface Recording {
     outcome: 'ok' | 'failed' | null;
   }[];
   times: number[];
-  /** From and to, in seconds: while the audit finds an error. */
-  faults: [number, number][];
+  /** From and to, in seconds: while the audit finds an error. Null if there are too many changes. */
+  faults: [number, number][] | null;
 }
 
 export interface Metadata {

@@ -115,6 +115,15 @@ async fn tab_reaches_the_content_and_the_field_reaches_everything() -> Result<()
     tab.until_text("tbody tr:first-child", "node-1").await;
     tab.until("document.querySelector('th').ariaSort === 'descending'")
         .await;
+
+    // A view begins at its heading, after the plain overview too.
+    tab.open(&site.view("#/")?).await?;
+    tab.until_text("h1", "Overview").await;
+    tab.evaluate("document.querySelector('#navigation a[href=\"#/nodes\"]').focus()")
+        .await?;
+    tab.press("Enter").await?;
+    tab.until("document.activeElement?.tagName === 'H1'").await;
+    tab.until_text("h1", "Nodes").await;
     assert_content(&tab, &[])?;
     site.finish().await
 }

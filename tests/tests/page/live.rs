@@ -70,7 +70,7 @@ async fn an_empty_cluster_says_what_to_do() -> Result<()> {
 }
 
 /// Waits until the view has no part that is empty beside its error.
-async fn has_no_frames(tab: &Tab) {
+pub(crate) async fn has_no_frames(tab: &Tab) {
     tab.until("![...document.querySelectorAll('main h2')].some((one) => one.checkVisibility())")
         .await;
 }
@@ -152,6 +152,75 @@ async fn deep_links_open_their_views_and_follow_them() -> Result<()> {
         "nodes/nod-0",
     ];
     assert_content(&tab, &refused)?;
+    site.finish().await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_pod_that_is_deleted_while_the_page_is_hidden_is_shown_as_deleted() -> Result<()> {
+    let Some(site) = Site::start(ledger().nodes(1)).await? else {
+        return Ok(());
+    };
+    site.podplane("run web --wait").await?;
+    let tab = site.logged_in("#/pod/default/web").await?;
+    tab.until_text(".facts", "Running").await;
+    let become_visible = |state: &str| {
+        format!(
+            "Object.defineProperty(document, 'visibilityState', {{configurable: true, value: '{state}'}});
+            document.dispatchEvent(new Event('visibilitychange'))"
+        )
+    };
+    tab.evaluate(&become_visible("hidden")).await?;
+    site.podplane("delete pod web").await?;
+    site.cluster
+        .pods_until("web is gone", <[_]>::is_empty)
+        .await?;
+    tab.evaluate(&become_visible("visible")).await?;
+    tab.until_text("main .hint", "The pod default/web was deleted")
+        .await;
+    // Another one of that name is followed again.
+    site.podplane("run web --wait").await?;
+    tab.until_text(".facts", "Running").await;
+    assert_content(&tab, &["pods/web"])?;
+    site.finish().await
+}
+
+/// Keeps the ends of the streams of maps, and lets node-0 have `window.block` instead of its own.
+const MAP_STREAMS: &str = "(() => {
+    window.streams = [];
+    const real = window.fetch;
+    window.fetch = async (path, init) => {
+        if (path.startsWith('/summary/v1alpha1/map?')) streams.push(init.signal);
+        const answer = await real(path, init);
+        if (path !== '/summary/v1alpha1/nodes/node-0' || !window.block) return answer;
+        const found = await answer.json();
+        found.node.blocks = [{ cidr: window.block, state: 'assigned' }];
+        return Response.json(found);
+    };
+})()";
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_map_of_a_former_block_of_a_node_is_followed_no_longer() -> Result<()> {
+    let Some(site) = Site::start(ledger().nodes(1)).await? else {
+        return Ok(());
+    };
+    let tab = site.logged_in("#/nodes").await?;
+    tab.evaluate(MAP_STREAMS).await?;
+    tab.open(&site.view("#/node/node-0")?).await?;
+    let follows = async |count: usize| {
+        tab.until(&format!(
+            "streams.length === {count} && streams.filter(({{ aborted }}) => !aborted).length === 1"
+        ))
+        .await;
+    };
+    follows(1).await;
+    for (count, block) in [(2, "10.244.7.0/24"), (3, "10.244.8.0/24")] {
+        tab.evaluate(&format!("window.block = '{block}'")).await?;
+        // The view is read again with each change of the cluster.
+        site.podplane(&format!("run web-{count} --wait")).await?;
+        tab.until_text("main h2", block).await;
+        follows(count).await;
+    }
+    assert_content(&tab, &[])?;
     site.finish().await
 }
 

@@ -13,3 +13,4 @@ mod machine;
 mod pictures;
 mod recording;
 mod site;
+mod small;

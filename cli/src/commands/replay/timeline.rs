@@ -24,7 +24,7 @@ use podplane_test_cluster::recording::{
 use serde::Serialize;
 use serde_json::{Value, json};
 
-/// The most changes of a recording that is audited at each of them: it takes a second.
+/// The most changes of objects of a recording that is audited at each of them: it takes a second.
 const MOST_AUDITED: usize = 1_000;
 
 /// A recording.
@@ -41,7 +41,7 @@ pub(crate) struct Timeline {
     /// networks at each moment. Empty if the recording has ranges of its own.
     inferred_ranges: Vec<IpNet>,
     /// The times with an error, for each page that is loaded.
-    faults: OnceLock<Vec<[f64; 2]>>,
+    faults: OnceLock<Option<Vec<[f64; 2]>>>,
     /// The moment that was asked for last: a page asks for several views of it.
     last: Mutex<Option<Arc<Moment>>>,
 }
@@ -135,12 +135,7 @@ impl Timeline {
 
     /// The document about the recording itself.
     pub(super) fn document(&self) -> Value {
-        let mut times: Vec<f64> = self
-            .entries
-            .iter()
-            .filter(|(_, entry)| !matches!(entry, TimedEntry::Event(_)))
-            .map(|(at, _)| *at)
-            .collect();
+        let mut times: Vec<f64> = self.changes().map(|(at, _)| *at).collect();
         times.dedup();
         json!({
             "name": self.name,
@@ -182,18 +177,22 @@ impl Timeline {
         cluster
     }
 
+    /// What changes the state, by time: all but the events.
+    fn changes(&self) -> impl Iterator<Item = &(f64, TimedEntry)> {
+        let entries = self.entries.iter();
+        entries.filter(|(_, entry)| !matches!(entry, TimedEntry::Event(_)))
+    }
+
     /// The times, from and to, at which the audit finds an error. A node that has no block yet is
-    /// none: each node begins so. Empty for a recording of too many changes to audit each.
-    fn faults(&self) -> Vec<[f64; 2]> {
-        let (mut faults, mut since) = (Vec::new(), None);
-        if self.entries.len() > MOST_AUDITED {
-            return faults;
+    /// none: each node begins so. `None` for a recording of too many changes to audit each.
+    fn faults(&self) -> Option<Vec<[f64; 2]>> {
+        let changes: Vec<_> = self.changes().collect();
+        if changes.len() > MOST_AUDITED {
+            return None;
         }
+        let (mut faults, mut since) = (Vec::new(), None);
         let mut cluster = Cluster::default();
-        let moments = self
-            .entries
-            .chunk_by(|(a, _), (b, _)| a.total_cmp(b).is_eq());
-        for moment in moments {
+        for moment in changes.chunk_by(|(a, _), (b, _)| a.total_cmp(b).is_eq()) {
             for (_, entry) in moment {
                 entry.apply(&mut cluster);
             }
@@ -208,7 +207,7 @@ impl Timeline {
             }
         }
         faults.extend(since.map(|from| [from, self.duration]));
-        faults
+        Some(faults)
     }
 
     /// The pods at a moment, by namespace and name.
@@ -478,6 +477,47 @@ mod tests {
         assert_eq!(timeline.document()["times"], json!([0.25, 1.0, 2.5, 7.0]));
         assert_eq!(timeline.document()["duration"], 9.0);
         assert_eq!(timeline.document()["faults"], json!([[2.5, 7.0]]));
+    }
+
+    #[test]
+    fn errors_are_unknown_beyond_the_limit_of_changes_which_events_do_not_count_for() {
+        let event = |at: f64| RecordingEntry {
+            at,
+            step: 1,
+            what: EntryEvent::Event {
+                about: "pod/default/one".into(),
+                type_: "Normal".into(),
+                reason: "Pulled".into(),
+                message: "again".into(),
+                by: "kubelet".into(),
+                count: 1,
+            },
+        };
+        let faults = |changes: u32, events: u32| {
+            let mut entries = vec![
+                entry(0.0, ObjectChange::Added, node("a", "10.244.1.0/24")),
+                entry(1.0, ObjectChange::Added, pod("one", "a")),
+                entry(2.0, ObjectChange::Added, pod("two", "a")),
+            ];
+            let before = u32::try_from(entries.len()).unwrap();
+            let more =
+                (before..changes).map(|_| entry(3.0, ObjectChange::Modified, pod("two", "a")));
+            entries.extend(more);
+            entries.extend((0..events).map(|at| event(f64::from(at))));
+            let step = RunStep {
+                number: 1,
+                ended: 9.0,
+                entries,
+                ..RunStep::default()
+            };
+            let recording = Recording {
+                steps: vec![step],
+                ..Recording::default()
+            };
+            Timeline::new("run".into(), recording).document()["faults"].clone()
+        };
+        assert_eq!(faults(1_000, 1_001), json!([[2.0, 9.0]]));
+        assert_eq!(faults(1_001, 0), Value::Null);
     }
 
     #[test]
