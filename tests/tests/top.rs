@@ -296,23 +296,28 @@ fn answer(mut stream: TcpStream, nodes: &Value, pods: &Value) {
         _ => None,
     };
     let is_watch = document.is_some() && query.contains("watch=");
+    let failed = |reason: &str, code: u16| {
+        json!({"apiVersion": "v1", "kind": "Status", "status": "Failure", "reason": reason,
+            "code": code, "message": reason})
+    };
     let (status, document) = match document {
+        // As servers before 1.32, it does not stream lists.
+        Some(_) if query.contains("sendInitialEvents=") => {
+            ("422 Unprocessable Entity", failed("Invalid", 422))
+        }
         Some(document) => ("200 OK", document),
-        None => (
-            "404 Not Found",
-            json!({"apiVersion": "v1", "kind": "Status", "status": "Failure",
-                "reason": "NotFound", "code": 404, "message": "not found"}),
-        ),
+        None => ("404 Not Found", failed("NotFound", 404)),
     };
     let head =
         format!("HTTP/1.1 {status}\r\ncontent-type: application/json\r\nconnection: close\r\n\r\n");
-    let body = match is_watch {
+    let is_open = is_watch && status == "200 OK";
+    let body = match is_open {
         true => String::new(),
         false => document.to_string(),
     };
     // The client may have gone.
     let _ = stream.write_all(format!("{head}{body}").as_bytes());
-    if is_watch {
+    if is_open {
         // Nothing changes until the client goes.
         let _ = stream.read(&mut [0]);
     }
