@@ -1,6 +1,12 @@
 //! `podplane top` on a terminal, with a cluster.
 
-use std::process::{Command, Stdio};
+use std::{
+    fs,
+    io::{BufRead as _, BufReader, Read as _, Write as _},
+    net::{TcpListener, TcpStream},
+    process::{Command, Stdio},
+    thread,
+};
 
 use anyhow::Result;
 use podplane_tests::{
@@ -9,7 +15,7 @@ use podplane_tests::{
     terminal::TerminalProgram,
 };
 use rustix::process::{Pid, Signal, kill_process};
-use serde_json::json;
+use serde_json::{Value, json};
 
 const ESCAPE: &str = "\u{1b}";
 
@@ -127,9 +133,9 @@ async fn the_map_begins_at_a_part_and_leads_to_everything_else() -> Result<()> {
     };
     cluster.podplane("run web --wait").ok();
     let mut map = start(&cluster, &["map", "-i", "10.244.1.0/24"], 110, 30)?;
-    let part = |text: &str| text.contains("view 10.244.1.0/24") && text.contains(" live");
-    let text = map.until("the block", part).await;
-    assert!(text.contains("of node-"), "{text}");
+    let words = ["view 10.244.1.0/24", " live", "of node-"];
+    let part = |text: &str| words.iter().all(|word| text.contains(word));
+    map.until("the block", part).await;
     map.keys("2")?;
     map.until("the pods", |text| text.contains("web ")).await;
     map.keys("q")?;
@@ -186,18 +192,20 @@ async fn a_dump_has_a_map_to_move_through() -> Result<()> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_signal_restores_the_terminal_and_a_pipe_is_refused() -> Result<()> {
+async fn signals_restore_the_terminal_and_a_pipe_is_refused() -> Result<()> {
     let Some(cluster) = Cluster::up(builder(Network::Ledger).nodes(1)).await? else {
         return Ok(());
     };
-    let mut top = start(&cluster, &["top", "pods"], 80, 24)?;
-    top.until("the screen", |text| text.starts_with("pods (all) 0"))
-        .await;
-    assert!(!top.is_restored()?);
-    let pid = i32::try_from(top.id()).ok().and_then(Pid::from_raw);
-    kill_process(pid.expect("a process id"), Signal::TERM)?;
-    assert_eq!(top.ended().await.code(), Some(128 + 15));
-    top.until_restored().await;
+    for signal in [Signal::TERM, Signal::HUP, Signal::INT, Signal::QUIT] {
+        let mut top = start(&cluster, &["top", "pods"], 80, 24)?;
+        top.until("the screen", |text| text.starts_with("pods (all) 0"))
+            .await;
+        assert!(!top.is_restored()?);
+        let pid = i32::try_from(top.id()).ok().and_then(Pid::from_raw);
+        kill_process(pid.expect("a process id"), signal)?;
+        assert_eq!(top.ended().await.code(), Some(128 + signal.as_raw()));
+        top.until_restored().await;
+    }
 
     let mut piped: Command = cluster.command("podplane", ["top"]);
     let output = piped.stdin(Stdio::null()).output()?;
@@ -267,4 +275,112 @@ async fn reads_a_cluster_by_its_kubeconfig() -> Result<()> {
     top.keys("q")?;
     assert!(top.ended().await.success());
     cluster.finish().await
+}
+
+/// Answers a request as an API server of Kubernetes that has these nodes and pods.
+fn answer(mut stream: TcpStream, nodes: &Value, pods: &Value) {
+    let mut lines = BufReader::new(&stream).lines().map_while(Result::ok);
+    let Some(first) = lines.next() else { return };
+    lines.find(String::is_empty);
+    let target = first.split(' ').nth(1).unwrap_or_default();
+    let (path, query) = target.split_once('?').unwrap_or((target, ""));
+    let list = |kind: &str, items: &Value| {
+        json!({"apiVersion": "v1", "kind": kind, "metadata": {"resourceVersion": "1"},
+            "items": items})
+    };
+    let document = match path {
+        "/version" => Some(json!({"major": "1", "minor": "35", "gitVersion": "v1.35.0"})),
+        "/api/v1/nodes" => Some(list("NodeList", nodes)),
+        "/api/v1/pods" => Some(list("PodList", pods)),
+        "/api/v1/services" => Some(list("ServiceList", &json!([]))),
+        _ => None,
+    };
+    let is_watch = document.is_some() && query.contains("watch=");
+    let failed = |reason: &str, code: u16| {
+        json!({"apiVersion": "v1", "kind": "Status", "status": "Failure", "reason": reason,
+            "code": code, "message": reason})
+    };
+    let (status, document) = match document {
+        // As servers before 1.32, it does not stream lists.
+        Some(_) if query.contains("sendInitialEvents=") => {
+            ("422 Unprocessable Entity", failed("Invalid", 422))
+        }
+        Some(document) => ("200 OK", document),
+        None => ("404 Not Found", failed("NotFound", 404)),
+    };
+    let head =
+        format!("HTTP/1.1 {status}\r\ncontent-type: application/json\r\nconnection: close\r\n\r\n");
+    let is_open = is_watch && status == "200 OK";
+    let body = match is_open {
+        true => String::new(),
+        false => document.to_string(),
+    };
+    // The client may have gone.
+    let _ = stream.write_all(format!("{head}{body}").as_bytes());
+    if is_open {
+        // Nothing changes until the client goes.
+        let _ = stream.read(&mut [0]);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_network_with_its_own_ipam_has_no_faults_and_finished_pods_no_addresses() -> Result<()> {
+    let node = |name: &str, block: &str| {
+        json!({"metadata": {"name": name, "creationTimestamp": "2026-01-01T00:00:00Z"},
+            "spec": {"podCIDR": block, "podCIDRs": [block]}})
+    };
+    let pod = |name: &str, node: &str, phase: &str, ip: &str| {
+        json!({"metadata": {"namespace": "default", "name": name},
+            "spec": {"nodeName": node, "containers": [{"name": "c", "image": "i"}]},
+            "status": {"phase": phase, "podIP": ip, "podIPs": [{"ip": ip}]}})
+    };
+    let nodes = json!([node("a", "10.244.0.0/24"), node("b", "10.244.1.0/24")]);
+    // As with Calico: pods have addresses of podCIDRs of any nodes. The kubelet does not report
+    // the end of a sandbox.
+    let pods = json!([
+        pod("web-0", "b", "Running", "10.244.0.5"),
+        pod("web-1", "b", "Running", "10.244.0.6"),
+        pod("web-2", "b", "Running", "10.244.0.7"),
+        pod("db-0", "a", "Running", "10.244.1.5"),
+        pod("db-1", "a", "Running", "10.244.1.6"),
+        pod("done", "a", "Succeeded", "10.244.0.5"),
+    ]);
+    let listener = TcpListener::bind("127.0.0.1:0")?;
+    let address = listener.local_addr()?;
+    thread::spawn(move || {
+        while let Ok((stream, _)) = listener.accept() {
+            let (nodes, pods) = (nodes.clone(), pods.clone());
+            thread::spawn(move || answer(stream, &nodes, &pods));
+        }
+    });
+    let dir = tempfile::tempdir()?;
+    let file = dir.path().join("kubeconfig.json");
+    let kubeconfig = json!({
+        "apiVersion": "v1", "kind": "Config", "current-context": "c",
+        "clusters": [{"name": "c", "cluster": {"server": format!("http://{address}")}}],
+        "users": [{"name": "c", "user": {}}],
+        "contexts": [{"name": "c", "context": {"cluster": "c", "user": "c"}}],
+    });
+    fs::write(&file, kubeconfig.to_string())?;
+    let file = file.display().to_string();
+    let command = podplane(["map", "-i", "--kubeconfig", &file, "10.244.0.5"]);
+    let mut map = TerminalProgram::start(&command, 100, 30)?;
+    // Else it would be a duplicate, or outside.
+    let has_pod = |text: &str| text.contains("pod 10.244.0.5: pod default/web-0 on b");
+    map.until("the address of the pod that runs", has_pod).await;
+    map.keys("1")?;
+    let counts_pods = |text: &str| {
+        let starts = |line: &str, row: [&str; 2]| {
+            let words: Vec<_> = line.split_whitespace().collect();
+            words.first() == Some(&row[0]) && words.contains(&row[1])
+        };
+        [["a", "2/253"], ["b", "3/253"]]
+            .into_iter()
+            .all(|row| text.lines().any(|line| starts(line, row)))
+    };
+    map.until("the pods of each node", counts_pods).await;
+    map.keys("q")?;
+    assert!(map.ended().await.success());
+    map.until_restored().await;
+    Ok(())
 }

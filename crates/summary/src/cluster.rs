@@ -29,7 +29,7 @@ use crate::{
     listing::BlockListing,
     networks,
     node::{NodeFacts, addresses_used},
-    pod::{PodFacts, key},
+    pod::{ControlPlane, PodFacts, key},
     waiting::{self, WaitingReason},
 };
 
@@ -41,7 +41,8 @@ use crate::{
 #[derive(Clone, Debug, Default)]
 pub struct Cluster {
     resource: PodIpResource,
-    /// True if nodes are not kept for the audit.
+    control_plane: ControlPlane,
+    /// True if there are no findings.
     is_unaudited: bool,
     /// By `NAMESPACE/NAME`.
     pods: BTreeMap<Arc<str>, PodEntry>,
@@ -82,7 +83,7 @@ struct PodEntry {
 struct NodeEntry {
     /// `None` if there is no such object.
     facts: Option<NodeFacts>,
-    /// As the audit takes it; `None` if there is no such object, or no audit.
+    /// As the audit takes it; `None` if there is no such object, or nothing needs it.
     item: Option<NodeItem>,
     /// The number of addresses that its pods hold.
     held: u64,
@@ -119,9 +120,16 @@ impl Cluster {
         }
     }
 
+    /// Sets the control plane, which is podplane's by default. To be called before nodes and pods
+    /// are added.
+    pub fn set_control_plane(&mut self, control_plane: ControlPlane) {
+        self.control_plane = control_plane;
+    }
+
     /// Adds or replaces a pod.
     pub fn apply_pod(&mut self, pod: &Pod) {
-        self.insert_pod(PodFacts::of(pod, &self.resource));
+        let facts = PodFacts::new(pod, &self.resource, self.control_plane);
+        self.insert_pod(facts);
     }
 
     /// Adds or replaces a pod by its facts, which another thread may have read from the object.
@@ -203,7 +211,8 @@ impl Cluster {
     pub fn apply_node(&mut self, node: &Node) {
         let facts = NodeFacts::of(node, &self.resource);
         // An object that the API has can be written as JSON.
-        let json = (!self.is_unaudited).then(|| node.to_json().ok()).flatten();
+        let needs_item = !self.is_unaudited || self.control_plane == ControlPlane::Other;
+        let json = needs_item.then(|| node.to_json().ok()).flatten();
         let item = json.map(|json| NodeItem::of(&json));
         let (_, entry) = self.node_entry(node.name());
         entry.item = item;
@@ -310,7 +319,7 @@ impl Cluster {
             networks: self.networks(),
             blocks: self.blocks.clone(),
             claims: self.claims(),
-            rule: self.rule(),
+            rule: self.pod_rule(),
             unlocated_orphans: Vec::new(),
             only_namespace: None,
         };
@@ -423,12 +432,21 @@ impl Cluster {
         self.blocks = blocks;
     }
 
-    /// Ranges that several nodes use are of a network with an IPAM of its own.
-    fn rule(&self) -> PodRule {
+    /// The rule about the addresses of pods. Of a control plane other than podplane's it follows
+    /// from where these are, which costs the size of the cluster.
+    #[must_use]
+    pub fn pod_rule(&self) -> PodRule {
+        // Ranges that several nodes use are of a network with an IPAM of its own.
         let mut seen = BTreeSet::new();
         let facts = self.nodes.values().filter_map(|entry| entry.facts.as_ref());
         let mut ranges = facts.flat_map(|facts| &facts.ranges);
-        match ranges.all(|range| seen.insert(range)) {
+        let is_in_block = ranges.all(|range| seen.insert(range))
+            && match self.control_plane {
+                // An address outside is a fault there, however many there are.
+                ControlPlane::Podplane => true,
+                ControlPlane::Other => self.has_node_blocks(),
+            };
+        match is_in_block {
             true => PodRule::InNodeBlock,
             false => PodRule::Anywhere,
         }

@@ -37,7 +37,7 @@ pub use findings::{CheckRow, Finding, FindingPlace, FindingReport, MOST_FINDINGS
 pub use listing::{BlockListing, HeldAddress, ListedBlock};
 pub use networks::{infer_nodes, infer_services};
 pub use node::addresses_used;
-pub use pod::PodFacts;
+pub use pod::{ControlPlane, PodFacts};
 pub use query::{AddressQuery, AddressesRequest, MapQuery, MapRequest, QueryError};
 pub use scene::{BlockRef, CellChanges, MapChange, MapScene};
 pub use trace::{SpanRow, TraceRow};

@@ -10,6 +10,31 @@ use podplane_api::{
 
 use crate::waiting::WaitingReason;
 
+/// The control plane of a cluster, as far as the meaning of its objects depends on it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum ControlPlane {
+    /// podplane's own: its kubelets report the end of a sandbox, and pods have addresses of their
+    /// nodes' blocks.
+    #[default]
+    Podplane,
+    /// Another one, with any kubelets and any network.
+    Other,
+}
+
+impl ControlPlane {
+    /// The number of addresses that a pod holds on its node. `resource` is that of pod addresses.
+    #[must_use]
+    pub fn addresses_held(self, pod: &Pod, resource: &PodIpResource) -> u64 {
+        match self {
+            // Not every kubelet reports the end of a sandbox (ADR 0019). Such a pod would hold its
+            // address for as long as its object is there, and be a duplicate of the next pod that
+            // has the address. The audit of dumps exempts finished pods for the same reason.
+            Self::Other if is_terminal(pod) => 0,
+            Self::Podplane | Self::Other => resource.addresses_held(pod),
+        }
+    }
+}
+
 /// The facts of a pod, for [`Cluster::insert_pod`](crate::Cluster::insert_pod).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PodFacts {
@@ -30,11 +55,15 @@ pub struct PodFacts {
 }
 
 impl PodFacts {
-    /// The facts of a pod. `resource` is that of pod addresses.
+    /// The facts of a pod of podplane's API server. `resource` is that of pod addresses.
     #[must_use]
     pub fn of(pod: &Pod, resource: &PodIpResource) -> Self {
+        Self::new(pod, resource, ControlPlane::Podplane)
+    }
+
+    pub(crate) fn new(pod: &Pod, resource: &PodIpResource, control_plane: ControlPlane) -> Self {
         let status = pod.status.as_ref();
-        let held = resource.addresses_held(pod);
+        let held = control_plane.addresses_held(pod, resource);
         let node = pod.spec.as_ref().and_then(|spec| spec.node_name.clone());
         Self {
             key: key(pod.namespace(), pod.name()),

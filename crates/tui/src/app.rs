@@ -9,7 +9,7 @@ use std::{collections::BTreeSet, sync::Arc};
 
 use crossterm::event::KeyEvent;
 use podplane_api::jiff::Timestamp;
-use podplane_map::{AddressSpace, MapTarget, TextSize};
+use podplane_map::{AddressSpace, MapTarget, PodRule, TextSize};
 
 use crate::{
     cluster::{BlockRecords, Change, Cluster, Health, Source, SourceFailure},
@@ -47,6 +47,8 @@ pub enum Message {
     Blocks(Result<Option<BlockRecords>, SourceFailure>),
     /// The networks of the map changed, or are not known.
     Networks(Result<(), SourceFailure>),
+    /// The rule about the addresses of pods is another one.
+    Rule(PodRule),
     /// The address space of the map.
     Space(Arc<AddressSpace>),
     /// A namespace that was asked for exists, or does not.
@@ -194,6 +196,7 @@ impl App {
             Message::Events(change) => self.cluster.change_events(change, self.now),
             Message::Blocks(blocks) => self.cluster.set_blocks(blocks, self.now),
             Message::Networks(change) => self.cluster.change_networks(change, self.now),
+            Message::Rule(rule) => self.cluster.set_rule(rule),
             Message::Namespace { name, exists } => {
                 match exists {
                     true => self.missing_namespaces.remove(&name),

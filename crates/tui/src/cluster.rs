@@ -9,7 +9,7 @@ use std::{
 use ipnet::IpNet;
 use podplane_api::{ObjectKey, jiff::Timestamp};
 use podplane_client::BlockList;
-use podplane_map::NodeBlock;
+use podplane_map::{NodeBlock, PodRule};
 use podplane_summary::BlockListing;
 
 use crate::facts::{EventFact, Fact, NodeFact, PodFact};
@@ -200,6 +200,8 @@ pub(crate) struct Cluster {
     pub(crate) events: Objects<EventFact>,
     pub(crate) blocks: BlockObjects,
     networks: NetworkState,
+    /// The rule about the addresses of pods.
+    rule: PodRule,
     loads: HashMap<String, NodeLoad>,
     /// True once the server has answered.
     was_connected: bool,
@@ -313,6 +315,17 @@ impl Cluster {
             Err(failure) => self.networks.health.fail(failure, now),
         }
         self.note_connection();
+    }
+
+    /// Takes in the rule about the addresses of pods, on which the numbers of nodes depend.
+    pub(crate) fn set_rule(&mut self, rule: PodRule) {
+        self.rule = rule;
+        self.nodes.version += 1;
+    }
+
+    /// Returns true if pods have addresses of their nodes' blocks.
+    pub(crate) fn has_node_blocks(&self) -> bool {
+        self.rule == PodRule::InNodeBlock
     }
 
     fn note_connection(&mut self) {

@@ -12,7 +12,7 @@ use podplane_api::{
     pod_ips::{self, POD_READY_TO_START_CONTAINERS, PodIpResource},
 };
 use podplane_ipam::{NodeAddresses, addresses::AddressReport};
-use podplane_summary::WaitingReason;
+use podplane_summary::{ControlPlane, WaitingReason};
 
 /// The facts of an object that are kept.
 pub(crate) trait Fact {
@@ -121,7 +121,7 @@ impl PodStep {
 
 impl PodFact {
     /// `resource` is the resource by which pods request addresses.
-    pub(crate) fn new(pod: &Pod, resource: &PodIpResource) -> Self {
+    pub(crate) fn new(pod: &Pod, resource: &PodIpResource, control_plane: ControlPlane) -> Self {
         let node = pod.spec.as_ref().and_then(|spec| spec.node_name.clone());
         let node = node.filter(|node| !node.is_empty());
         let status = pod.status.as_ref();
@@ -131,7 +131,7 @@ impl PodFact {
         Self {
             key: pod.key(),
             status: pod::shown_status(pod),
-            held: resource.addresses_held(pod),
+            held: control_plane.addresses_held(pod, resource),
             is_terminal: pod_ips::is_terminal(pod),
             created: created(pod),
             way: Way::of(pod, node.is_some(), !ips.is_empty()),
@@ -222,7 +222,7 @@ mod tests {
 
     fn fact(pod: serde_json::Value) -> PodFact {
         let pod: Pod = strict::decode(pod).unwrap();
-        PodFact::new(&pod, &PodIpResource::default())
+        PodFact::new(&pod, &PodIpResource::default(), ControlPlane::Podplane)
     }
 
     #[test]

@@ -55,10 +55,8 @@ impl MapScreen {
 
     /// The network and prefix that are shown, and the cursor. `None` if there are no networks.
     fn place(&self, space: &AddressSpace) -> Option<Place> {
-        let kept = self.place.as_ref();
-        let kept = kept.filter(|place| space.networks().contains(&place.network));
-        kept.cloned()
-            .or_else(|| Place::at(space, self.start.as_ref()).ok())
+        let kept = self.place.as_ref().and_then(|place| place.within(space));
+        kept.or_else(|| Place::at(space, self.start.as_ref()).ok())
             .or_else(|| space.networks().first().map(Place::whole))
     }
 
@@ -148,7 +146,8 @@ impl MapScreen {
         let view = scene.main();
         let step = self.steps.pop();
         // Networks may have changed since.
-        let step = step.filter(|outer| outer.contains(&view.prefix()));
+        let network = view.network().cidr();
+        let step = step.filter(|outer| outer.contains(&view.prefix()) && network.contains(outer));
         let prefix = step.unwrap_or_else(|| view.zoom_out(ZOOM_BITS));
         self.place = self.place(space).map(|place| Place { prefix, ..place });
     }
@@ -202,8 +201,9 @@ impl Place {
         let ShownPart { network, prefix } = ShownPart::new(space, part)?;
         let blocks = space.blocks().iter().map(|block| block.cidr());
         let around = match part {
+            // Blocks and networks may overlap: a block that goes beyond the network cannot be shown.
             Some(MapTarget::Address(ip)) => blocks
-                .filter(|block| block.contains(ip))
+                .filter(|block| block.contains(ip) && network.cidr().contains(block))
                 .max_by_key(|block| block.prefix_len())
                 .unwrap_or_else(|| network.cidr()),
             _ => prefix,
@@ -212,6 +212,30 @@ impl Place {
             network: network.clone(),
             prefix: around,
             cursor: prefix.network(),
+        })
+    }
+
+    /// The same place in the networks of the space, if its network is still there. The range of an
+    /// inferred network is another one after nodes have come or gone: it is known by its role.
+    fn within(&self, space: &AddressSpace) -> Option<Self> {
+        let networks = space.networks();
+        if networks.contains(&self.network) {
+            return Some(self.clone());
+        }
+        let is_whole = self.prefix == self.network.cidr();
+        let same = networks.iter().filter(|network| {
+            let cidr = network.cidr();
+            let is_around = cidr.contains(&self.prefix) || is_whole && self.prefix.contains(&cidr);
+            network.role() == self.network.role() && is_around
+        });
+        let network = same.max_by_key(|network| network.cidr().prefix_len())?;
+        Some(Self {
+            network: network.clone(),
+            prefix: match is_whole {
+                true => network.cidr(),
+                false => self.prefix,
+            },
+            cursor: self.cursor,
         })
     }
 

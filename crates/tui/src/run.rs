@@ -185,6 +185,9 @@ impl<D: Details> Program<D> {
     ) -> Result<Ended, TerminalError> {
         let mut keys = EventStream::new();
         let mut ticks = clock::interval(TICK);
+        // Ctrl-C and Ctrl-\ are keys here, but other programs send these signals, too.
+        let mut interrupted = signal(SignalKind::interrupt())?;
+        let mut quit = signal(SignalKind::quit())?;
         let mut terminated = signal(SignalKind::terminate())?;
         let mut hung_up = signal(SignalKind::hangup())?;
         // The time of the next picture, if something has changed since the last one.
@@ -219,6 +222,8 @@ impl<D: Details> Program<D> {
                     }
                     false
                 }
+                _ = interrupted.recv() => return Ok(Ended::BySignal(Signal::INT.as_raw())),
+                _ = quit.recv() => return Ok(Ended::BySignal(Signal::QUIT.as_raw())),
                 _ = terminated.recv() => return Ok(Ended::BySignal(Signal::TERM.as_raw())),
                 _ = hung_up.recv() => return Ok(Ended::BySignal(Signal::HUP.as_raw())),
             };

@@ -17,10 +17,10 @@ use podplane_client::{
     Api, ApiError, Client, ListParams, ObjectEvent, Reason, WatcherEvent, is_unserved_kind,
     transforming_watcher,
 };
-use podplane_host::clock;
-use podplane_map::AddressSpace;
-use podplane_summary::{BlockListing, Cluster as Summary};
-use tokio::sync::{Notify, mpsc::UnboundedSender};
+use podplane_host::{clock, task};
+use podplane_map::{AddressSpace, PodRule};
+use podplane_summary::{BlockListing, Cluster as Summary, ControlPlane};
+use tokio::sync::{Notify, OnceCell, mpsc::UnboundedSender};
 
 use crate::{
     app::Message,
@@ -33,6 +33,11 @@ const BLOCKS_INTERVAL: Duration = Duration::from_secs(3);
 /// The time after which a refused list is tried again: rights may have been granted.
 const REFUSED_INTERVAL: Duration = Duration::from_secs(10);
 
+/// The time after which a server that has not answered is asked again.
+const RETRY_INTERVAL: Duration = Duration::from_secs(1);
+/// The time between two looks at where pods have their addresses.
+const RULE_INTERVAL: Duration = Duration::from_secs(5);
+
 /// The sources of a cluster. A clone has the same.
 #[derive(Clone)]
 pub(crate) struct Sources {
@@ -41,6 +46,8 @@ pub(crate) struct Sources {
     namespace: String,
     resource: PodIpResource,
     messages: UnboundedSender<Message>,
+    /// Empty until the server has answered.
+    control_plane: Arc<OnceCell<ControlPlane>>,
     /// The facts for the map.
     summary: Arc<Mutex<Summary>>,
     /// True if the user has stated the cluster CIDR: the server's is ignored then.
@@ -60,6 +67,7 @@ impl Sources {
         Self {
             client,
             namespace: namespace.unwrap_or_default(),
+            control_plane: Arc::default(),
             summary: Arc::new(Mutex::new(summary)),
             has_stated_ranges: !cluster_cidrs.is_empty(),
             resource,
@@ -106,7 +114,59 @@ impl Sources {
         let _ = self.messages.send(message);
     }
 
+    /// The control plane, on which the meaning of nodes and pods depends. `fail` gets the reason
+    /// for which it is not known yet.
+    async fn control_plane(&self, fail: impl Fn(SourceFailure)) -> ControlPlane {
+        loop {
+            let asked = self
+                .control_plane
+                .get_or_try_init(|| self.ask_control_plane());
+            match asked.await {
+                Ok(known) => return *known,
+                Err(error) => fail(failure(&error)),
+            }
+            clock::sleep(RETRY_INTERVAL).await;
+        }
+    }
+
+    async fn ask_control_plane(&self) -> Result<ControlPlane, ApiError> {
+        let control_plane = match self.client.channel() {
+            // Others have no gRPC.
+            Some(_) => ControlPlane::Podplane,
+            None => match self.client.summary::<BlockListing>("blocks").await {
+                Ok(Some(_)) => ControlPlane::Podplane,
+                Ok(None) => ControlPlane::Other,
+                Err(error) => match error.reason {
+                    Reason::ServiceUnavailable | Reason::Unauthorized => return Err(error),
+                    // The client has found out by itself whose server refuses it or lacks it.
+                    Reason::Forbidden | Reason::NotFound => ControlPlane::Podplane,
+                    _ => ControlPlane::Other,
+                },
+            },
+        };
+        self.summary().set_control_plane(control_plane);
+        Ok(control_plane)
+    }
+
+    /// Sends the rule about the addresses of pods each time that it has changed.
+    async fn follow_rule(&self) {
+        let mut known = PodRule::default();
+        loop {
+            clock::sleep(RULE_INTERVAL).await;
+            let sources = self.clone();
+            let rule = task::spawn_blocking(move || sources.summary().pod_rule());
+            // It fails when the runtime shuts down.
+            let Ok(rule) = rule.await else { return };
+            if rule != known {
+                known = rule;
+                self.send(Message::Rule(rule));
+            }
+        }
+    }
+
     async fn follow_nodes(self) {
+        let fail = |failure| self.send(Message::Nodes(Change::Failed(failure)));
+        self.control_plane(fail).await;
         let keep = |node: Node| {
             self.summary().apply_node(&node);
             NodeFact::from(&node)
@@ -117,19 +177,22 @@ impl Sources {
     }
 
     async fn follow_pods(self) {
+        let fail = |failure| self.send(Message::Pods(Change::Failed(failure)));
+        let control_plane = self.control_plane(fail).await;
         let keep = |pod: Pod| {
             self.summary().apply_pod(&pod);
-            PodFact::new(&pod, &self.resource)
+            PodFact::new(&pod, &self.resource, control_plane)
         };
         let forget = |key: &ObjectKey| self.summary().delete_pod(&key.namespace, &key.name);
         let on_change = |change| self.send(Message::Pods(change));
-        follow(
-            self.client.namespaced(&*self.namespace),
-            keep,
-            forget,
-            on_change,
-        )
-        .await;
+        let pods = self.client.namespaced(&*self.namespace);
+        let pods = follow(pods, keep, forget, on_change);
+        match control_plane {
+            ControlPlane::Podplane => pods.await,
+            ControlPlane::Other => {
+                futures::join!(pods, self.follow_rule());
+            }
+        }
     }
 
     async fn follow_events(self) {

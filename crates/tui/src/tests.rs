@@ -11,7 +11,8 @@ use podplane_api::{
     pod_ips::PodIpResource,
     strict,
 };
-use podplane_map::{BlockState, NodeBlock};
+use podplane_map::{BlockState, NodeBlock, PodRule};
+use podplane_summary::ControlPlane;
 use ratatui::{Terminal, backend::TestBackend};
 use serde_json::{Value, json};
 
@@ -39,6 +40,10 @@ pub(crate) fn node(name: &str, block: &str, capacity: u64, is_ready: bool) -> No
 }
 
 pub(crate) fn pod(name: &str, node: Option<&str>, status: Value) -> PodFact {
+    pod_of(name, node, status, ControlPlane::Podplane)
+}
+
+fn pod_of(name: &str, node: Option<&str>, status: Value, control_plane: ControlPlane) -> PodFact {
     let mut pod = json!({
         "metadata": {"namespace": "default", "name": name, "creationTimestamp": "2026-01-01T00:09:30Z"},
         "spec": {"containers": [{"name": "c"}]}, "status": status});
@@ -46,7 +51,7 @@ pub(crate) fn pod(name: &str, node: Option<&str>, status: Value) -> PodFact {
         pod["spec"]["nodeName"] = node.into();
     }
     let pod: Pod = strict::decode(pod).unwrap();
-    PodFact::new(&pod, &PodIpResource::default())
+    PodFact::new(&pod, &PodIpResource::default(), control_plane)
 }
 
 pub(crate) fn running(name: &str, node: &str, ip: &str) -> PodFact {
@@ -631,4 +636,94 @@ fn small_terminals_and_control_characters_do_no_harm() {
             top.screen();
         }
     }
+}
+
+#[test]
+fn a_long_message_fits_on_a_terminal_of_any_size() {
+    let mut top = Fixture::with_cluster(View::Nodes, 80, 24);
+    let words: Vec<String> = (0..40).map(|n| format!("word{n}")).collect();
+    top.send(Message::Nodes(Change::Failed(SourceFailure {
+        message: words.join(" "),
+        is_denied: false,
+    })));
+    for (columns, rows) in (1..=12).flat_map(|columns| (1..=6).map(move |rows| (columns, rows))) {
+        top.resize(columns, rows);
+        for view in "123456?".chars() {
+            top.keys(&view.to_string());
+            top.screen();
+            for key in "Zt:".chars() {
+                top.keys(&key.to_string());
+                top.screen();
+            }
+            top.press(KeyCode::Esc);
+        }
+    }
+    top.resize(10, 3);
+    top.keys("1Z");
+    let screen = top.screen();
+    assert!(screen.starts_with("no column"), "{screen}");
+}
+
+#[test]
+fn a_finished_pod_of_another_cluster_has_no_address() {
+    let mut top = Fixture::new(View::Nodes, 80, 24);
+    top.send(Message::Nodes(Change::Listed(vec![node(
+        "node-0",
+        "10.244.0.0/29",
+        5,
+        true,
+    )])));
+    // Its kubelet does not report the end of the sandbox.
+    let status = json!({"phase": "Succeeded", "podIPs": [{"ip": "10.244.0.2"}]});
+    for (control_plane, used) in [
+        (ControlPlane::Podplane, " 1/5 "),
+        (ControlPlane::Other, " 0/5 "),
+    ] {
+        let done = pod_of("done", Some("node-0"), status.clone(), control_plane);
+        top.send(Message::Pods(Change::Listed(vec![done])));
+        let screen = top.screen();
+        assert!(screen.contains(used), "{control_plane:?}: {screen}");
+    }
+}
+
+#[test]
+fn nodes_count_their_pods_where_blocks_are_not_used() {
+    let mut top = Fixture::with_cluster(View::Nodes, 80, 24);
+    // The address is in the block of another node.
+    let elsewhere = running("db-0", "node-2", "10.244.0.11");
+    top.send(Message::Pods(Change::Applied(elsewhere)));
+    let used = |top: &mut Fixture| {
+        let screen = top.screen();
+        let rows = screen.lines().filter(|line| line.starts_with("node-"));
+        let used = rows.map(|line| line.split_whitespace().nth(3).unwrap().to_owned());
+        used.collect::<Vec<_>>()
+    };
+    // The second node has the address of the third one's pod; without any in its own block, the
+    // third one has the number of its pods.
+    assert_eq!(used(&mut top), ["5/5", "2/5", "1/5"]);
+    top.send(Message::Rule(PodRule::Anywhere));
+    assert_eq!(used(&mut top), ["5/5", "1/5", "1/5"]);
+}
+
+#[test]
+fn a_block_of_two_nodes_has_a_row_for_each() {
+    let mut top = Fixture::new(View::Blocks, 100, 24);
+    top.send(Message::Nodes(Change::Listed(vec![
+        node("node-0", "10.244.0.0/29", 5, true),
+        node("node-1", "10.244.0.0/29", 5, true),
+    ])));
+    let foreign = NodeBlock::parse("10.244.0.0/29", BlockState::Foreign, Some("node-1")).unwrap();
+    top.send(Message::Blocks(Ok(Some(BlockRecords {
+        blocks: vec![foreign],
+        held: Vec::new(),
+    }))));
+    let screen = top.screen();
+    let rows = screen
+        .lines()
+        .filter(|line| line.starts_with("10.244.0.0/29"));
+    let mut rows: Vec<_> = rows
+        .map(|line| line.split_whitespace().skip(1).take(2).collect::<Vec<_>>())
+        .collect();
+    rows.sort_unstable();
+    assert_eq!(rows, [["assigned", "node-0"], ["foreign", "node-1"]]);
 }

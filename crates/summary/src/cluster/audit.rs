@@ -24,23 +24,7 @@ impl Cluster {
         if self.is_unaudited {
             return FindingReport::default();
         }
-        let mut collector = DumpCollector::new(DumpScope::Fields);
-        for item in self.nodes.values().filter_map(|entry| entry.item.as_ref()) {
-            collector.add_node(item);
-        }
-        for (key, entry) in &self.pods {
-            let PodKey { namespace, name } = pod_key(key);
-            collector.add_pod(Pod {
-                namespace,
-                name,
-                uid: String::new(),
-                node: entry.node.as_deref().map(str::to_owned),
-                host_network: entry.is_host_network,
-                released: entry.has_ended,
-                deleting: entry.is_deleting,
-                ips: entry.ips.to_vec(),
-            });
-        }
+        let mut collector = self.collector();
         for (key, waiting) in &self.waiting {
             if lacks_addresses(&waiting.message) {
                 collector.add_starved(pod_key(key));
@@ -58,7 +42,7 @@ impl Cluster {
                 });
             }
         }
-        let ranges: Vec<IpNet> = self.pod_ranges.values().flatten().copied().collect();
+        let ranges = self.ranges_of_pods();
         let mut flags = ControllerFlags {
             cluster_cidr: Some(listed(&ranges)),
             pod_ip_resource: Some(self.resource.to_string()),
@@ -85,6 +69,43 @@ impl Cluster {
             ))
         });
         FindingReport::new(audit(&dump, &expected), space, orphaned)
+    }
+
+    /// Returns true if pods have addresses of their nodes' blocks, as the audit detects it. The
+    /// records of the cluster's network are not among the facts: without them, a network that keeps
+    /// blocks elsewhere than in Node objects is one that has no blocks.
+    pub(super) fn has_node_blocks(&self) -> bool {
+        let flags = ControllerFlags {
+            cluster_cidr: Some(listed(&self.ranges_of_pods())),
+            ..ControllerFlags::default()
+        };
+        self.collector().finish(&flags).has_node_blocks()
+    }
+
+    /// The nodes and pods.
+    fn collector(&self) -> DumpCollector {
+        let mut collector = DumpCollector::new(DumpScope::Fields);
+        for item in self.nodes.values().filter_map(|entry| entry.item.as_ref()) {
+            collector.add_node(item);
+        }
+        for (key, entry) in &self.pods {
+            let PodKey { namespace, name } = pod_key(key);
+            collector.add_pod(Pod {
+                namespace,
+                name,
+                uid: String::new(),
+                node: entry.node.as_deref().map(str::to_owned),
+                host_network: entry.is_host_network,
+                released: entry.has_ended,
+                deleting: entry.is_deleting,
+                ips: entry.ips.to_vec(),
+            });
+        }
+        collector
+    }
+
+    fn ranges_of_pods(&self) -> Vec<IpNet> {
+        self.pod_ranges.values().flatten().copied().collect()
     }
 
     /// The ranges of Services: those of objects, else those among the records of blocks.

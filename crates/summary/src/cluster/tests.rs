@@ -263,6 +263,57 @@ fn a_pod_that_has_released_its_addresses_claims_none() {
     );
 }
 
+/// A cluster of another control plane.
+fn other(nodes: &[Node], pods: &[Pod]) -> Cluster {
+    let mut cluster = Cluster::unaudited(PodIpResource::default());
+    cluster.set_control_plane(ControlPlane::Other);
+    nodes.iter().for_each(|node| cluster.apply_node(node));
+    pods.iter().for_each(|pod| cluster.apply_pod(pod));
+    cluster
+}
+
+#[test]
+fn a_pod_of_another_control_plane_has_no_address_once_it_has_ended() {
+    let mut done = pod("one", "a", "10.244.1.2");
+    done.status.as_mut().unwrap().phase = Some("Succeeded".into());
+    let next = pod("two", "a", "10.244.1.2");
+    let mut cluster = other(&[node("a", "10.244.1.0/24")], &[done, next]);
+    let (space, summary) = summary(&mut cluster);
+    let ip = "10.244.1.2".parse().unwrap();
+    assert_eq!(space.state(NetworkRole::Pods, ip), AddressState::Pod);
+    let row = summary.nodes.get("a").unwrap();
+    assert_eq!((row.used, row.pods), (1, 1));
+}
+
+#[test]
+fn addresses_outside_of_blocks_are_faults_where_pods_have_addresses_of_blocks() {
+    let ips = ["10.244.1.2", "10.244.1.3", "10.244.1.4", "10.244.9.5"];
+    let pods = |on: &str| {
+        let pods = ips.iter().zip(["w", "x", "y", "z"]);
+        pods.map(|(ip, name)| pod(name, on, ip)).collect::<Vec<_>>()
+    };
+    let no_block: Node =
+        serde_json::from_value(serde_json::json!({"metadata": {"name": "a"}})).unwrap();
+    for (what, node, outside) in [
+        ("podCIDRs", node("a", "10.244.1.0/24"), 1),
+        ("podCIDRs that are not used", node("a", "10.0.1.0/24"), 0),
+        ("no podCIDRs", no_block, 0),
+    ] {
+        let faults = |mut cluster: Cluster| {
+            let space = AddressSpace::new(cluster.space_parts());
+            space.faults(&"10.0.0.0/8".parse().unwrap()).count()
+        };
+        let nodes = [node];
+        let cluster = other(&nodes, &pods("a"));
+        assert_eq!(faults(cluster), outside, "{what}");
+        // podplane's own server gives pods no others.
+        let mut own = Cluster::unaudited(PodIpResource::default());
+        nodes.iter().for_each(|node| own.apply_node(node));
+        pods("a").iter().for_each(|pod| own.apply_pod(pod));
+        assert_eq!(faults(own), if outside == 1 { 1 } else { 4 }, "{what}");
+    }
+}
+
 #[test]
 fn records_of_blocks_win_over_nodes_and_bring_addresses_of_holds() {
     let mut cluster = small();

@@ -163,15 +163,19 @@ impl Row for BlockRow {
             .flat_map(|records| &records.blocks)
             .map(|block| BlockRow::new(block, &in_use))
             .collect();
-        let known: BTreeSet<IpNet> = rows.iter().map(|row| row.cidr).collect();
+        // Several nodes may have the same block by mistake: each is shown.
+        let known = rows.iter();
+        let known = known.filter_map(|row| Some((row.cidr, row.node.clone()?)));
+        let known: BTreeSet<(IpNet, String)> = known.collect();
         let of_nodes = cluster.nodes.iter().flat_map(|node| {
             let blocks = node.blocks.iter();
             let cidrs = blocks.filter_map(|block| Some(parse_cidr(block).ok()?.trunc()));
-            cidrs.map(|cidr| (cidr, node.key.name.as_str()))
+            cidrs.map(|cidr| (cidr, node.key.name.clone()))
         });
-        let unrecorded = of_nodes.filter(|(cidr, _)| !known.contains(cidr));
-        let unrecorded = unrecorded
-            .filter_map(|(cidr, node)| NodeBlock::new(cidr, BlockState::Assigned, Some(node)).ok());
+        let unrecorded = of_nodes.filter(|block| !known.contains(block));
+        let unrecorded = unrecorded.filter_map(|(cidr, node)| {
+            NodeBlock::new(cidr, BlockState::Assigned, Some(&node)).ok()
+        });
         rows.extend(unrecorded.map(|block| Self::new(&block, &in_use)));
         rows
     }

@@ -28,7 +28,8 @@ pub(crate) struct NodeRow {
     /// `None` if the pods are not known.
     load: Option<NodeLoad>,
     addresses: NodeAddresses,
-    /// The addresses of its blocks that are in use, as the map counts them.
+    /// The addresses of its blocks that are in use, as the map counts them; where pods have
+    /// addresses from elsewhere, the number of these pods.
     used: u64,
 }
 
@@ -198,7 +199,10 @@ impl Row for NodeRow {
                 blocks: node.blocks.join(","),
                 load: knows_pods.then_some(load),
                 addresses: node.addresses(load.held),
-                used: used(node, &in_use, load),
+                used: match cluster.has_node_blocks() {
+                    true => used(node, &in_use, load),
+                    false => load.addressed,
+                },
                 node: node.clone(),
             }
         };

@@ -356,3 +356,60 @@ fn the_map_says_that_it_has_no_filter() {
     top.keys("/");
     assert!(line(&mut top).starts_with("the map has no filter"));
 }
+
+#[test]
+fn an_address_in_a_block_beyond_its_network_is_shown_in_the_network() {
+    let foreign = NodeBlock::parse("10.96.0.0/16", BlockState::Foreign, Some("node-0")).unwrap();
+    let space = AddressSpace::new(SpaceParts {
+        networks: vec![Network::parse(NetworkRole::Services, "10.96.0.0/24", "").unwrap()],
+        blocks: vec![foreign],
+        ..SpaceParts::default()
+    });
+    let mut app = App::of_space(Arc::new(space), "dump.json", (80, 24), now());
+    app.start_with(Some("10.96.0.7".parse().unwrap()));
+    let mut map = Fixture::of_app(app, 80, 24);
+    let screen = map.screen();
+    assert!(screen.starts_with("service range 10.96.0.0/24"), "{screen}");
+    assert!(line(&mut map).contains("10.96.0.7"), "{screen}");
+}
+
+/// Networks that are inferred from so many blocks of nodes and addresses of Services.
+fn inferred(pods: &str, services: &str) -> Message {
+    let network = |role, cidr| Network::parse(role, cidr, "inferred").unwrap();
+    Message::Space(Arc::new(AddressSpace::new(SpaceParts {
+        networks: vec![
+            network(NetworkRole::Pods, pods),
+            network(NetworkRole::Services, services),
+        ],
+        blocks: vec![block("10.244.0.0/24", "node-0")],
+        ..SpaceParts::default()
+    })))
+}
+
+#[test]
+fn the_place_stays_when_an_inferred_network_grows_or_shrinks() {
+    let mut top = Fixture::with_cluster(View::Map, 80, 24);
+    let shows = |top: &mut Fixture, want: &str| {
+        let screen = top.screen();
+        assert!(screen.contains(want), "{want}: {screen}");
+    };
+    top.send(inferred("10.244.0.0/22", "10.96.0.0/24"));
+    top.press(KeyCode::Enter);
+    shows(&mut top, "view 10.244.0.0/26");
+    top.send(inferred("10.244.0.0/20", "10.96.0.0/24"));
+    shows(&mut top, "cluster CIDR 10.244.0.0/20");
+    shows(&mut top, "view 10.244.0.0/26");
+    // The step leads back to more than there is now.
+    top.send(inferred("10.244.0.0/23", "10.96.0.0/24"));
+    top.press(KeyCode::Esc);
+    shows(&mut top, "cluster CIDR 10.244.0.0/23");
+    shows(&mut top, "512 addresses");
+    // All of a network stays all of it.
+    top.press(KeyCode::Tab);
+    shows(&mut top, "service range 10.96.0.0/24");
+    for services in ["10.96.0.0/22", "10.96.0.0/25"] {
+        top.send(inferred("10.244.0.0/23", services));
+        shows(&mut top, &format!("service range {services}"));
+        top.press(KeyCode::Right);
+    }
+}
