@@ -79,7 +79,8 @@ pub(crate) fn yaml(value: &Value) -> anyhow::Result<()> {
     bytes(yaml_text(value)?.as_bytes())
 }
 
-/// The result of printing what a command found: if the reader has gone, the exit code still says it.
+/// The result of printing what a command found. If the reader has gone, the exit code still says
+/// it.
 pub(crate) fn unless_closed(printed: anyhow::Result<()>) -> anyhow::Result<()> {
     match printed {
         Err(error) if error.is::<OutputClosed>() => Ok(()),

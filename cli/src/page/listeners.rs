@@ -12,7 +12,7 @@ use std::{
 use anyhow::Context as _;
 use tokio::net::TcpListener;
 
-/// How often a free port is looked for whose IPv6 twin is free, too.
+/// The most attempts to find a port that is free on both addresses.
 const ATTEMPTS: usize = 16;
 
 /// Listens on a port of 127.0.0.1 and, if this machine has IPv6, of `::1`; on any free one if none

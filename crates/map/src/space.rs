@@ -176,8 +176,8 @@ fn prefix_order(a: &IpNet, b: &IpNet) -> Ordering {
     (a.network(), a.prefix_len()).cmp(&(b.network(), b.prefix_len()))
 }
 
-/// Returns true for the record that a service range is given to no node, if no network of pods has a
-/// part of it: it says no more than the network does.
+/// Returns true for the record that no node is given a service range, if no network of pods has a
+/// part of it: the network says as much.
 fn is_service_range(block: &NodeBlock, networks: &[Network]) -> bool {
     let cidr = block.cidr();
     let is_range =

@@ -125,8 +125,13 @@ impl MapRequest {
             }
         };
         let cidr = network.cidr();
-        let is_part = |prefix: &IpNet| self.network.is_some() || !prefix.contains(&cidr);
-        Ok((network, self.prefix.filter(is_part).unwrap_or(cidr)))
+        // Of a wider one, the network is shown; host bits are refused.
+        let is_wider =
+            |prefix: &IpNet| prefix.prefix_len() < cidr.prefix_len() && *prefix == prefix.trunc();
+        let prefix = self
+            .prefix
+            .filter(|prefix| self.network.is_some() || !is_wider(prefix));
+        Ok((network, prefix.unwrap_or(cidr)))
     }
 }
 

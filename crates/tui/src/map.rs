@@ -201,7 +201,7 @@ impl Place {
         let ShownPart { network, prefix } = ShownPart::new(space, part)?;
         let blocks = space.blocks().iter().map(|block| block.cidr());
         let around = match part {
-            // Blocks and networks may overlap: a block that goes beyond the network cannot be shown.
+            // They may overlap: a block that goes beyond the network cannot be shown.
             Some(MapTarget::Address(ip)) => blocks
                 .filter(|block| block.contains(ip) && network.cidr().contains(block))
                 .max_by_key(|block| block.prefix_len())

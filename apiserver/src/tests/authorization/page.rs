@@ -65,6 +65,7 @@ async fn the_summary_needs_the_rights_to_its_lists_and_the_page_none() {
     for (verb, group, resource, missing) in [
         ("list", "", "pods", "list resource \"pods\""),
         ("list", "", "nodes", "list resource \"nodes\""),
+        ("list", "", "services", "list resource \"services\""),
         (
             "list",
             "ipam.podplane.io",

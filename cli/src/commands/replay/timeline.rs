@@ -177,7 +177,7 @@ impl Timeline {
         cluster
     }
 
-    /// What changes the state, by time: all but the events.
+    /// The changes of the state, by time: all but the events.
     fn changes(&self) -> impl Iterator<Item = &(f64, TimedEntry)> {
         let entries = self.entries.iter();
         entries.filter(|(_, entry)| !matches!(entry, TimedEntry::Event(_)))

@@ -27,7 +27,7 @@ use crate::{
 /// The time in which a scheduler answers, even for thousands of nodes.
 const TIMEOUT: Duration = Duration::from_secs(10);
 
-/// How much longer an explanation is kept than it took to make.
+/// The time for which an explanation is kept, in terms of the time that it took to make.
 const KEPT: u32 = 10;
 
 /// Recent explanations of a cluster elsewhere, of which each lists its objects. The page asks again
