@@ -176,21 +176,6 @@ fn prefix_order(a: &IpNet, b: &IpNet) -> Ordering {
     (a.network(), a.prefix_len()).cmp(&(b.network(), b.prefix_len()))
 }
 
-/// Returns true for the record that no node is given a service range, if no network of pods has a
-/// part of it: the network says as much.
-fn is_service_range(block: &NodeBlock, networks: &[Network]) -> bool {
-    let cidr = block.cidr();
-    let is_range =
-        |network: &Network| network.role() == NetworkRole::Services && network.cidr() == cidr;
-    let has_part = |network: &Network| {
-        let of_pods = network.cidr();
-        network.role() == NetworkRole::Pods && (of_pods.contains(&cidr) || cidr.contains(&of_pods))
-    };
-    block.state() == BlockState::Reserved
-        && networks.iter().any(is_range)
-        && !networks.iter().any(has_part)
-}
-
 impl AddressSpace {
     /// Sorts and indexes the facts. A fact that is there twice counts once.
     #[must_use]
@@ -205,7 +190,6 @@ impl AddressSpace {
         } = parts;
         networks.sort();
         networks.dedup_by(|later, kept| kept.absorbs(later));
-        blocks.retain(|block| !is_service_range(block, &networks));
         blocks.sort_by(|a, b| {
             prefix_order(&a.cidr(), &b.cidr())
                 .then_with(|| (a.state(), a.node()).cmp(&(b.state(), b.node())))

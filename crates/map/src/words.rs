@@ -197,7 +197,7 @@ pub(crate) fn block_line(space: &AddressSpace, index: usize) -> String {
     let line = match block.state() {
         BlockState::Assigned => format!("{cidr} {used}/{usable} {node}"),
         // No node can have it.
-        BlockState::Reserved => format!("{cidr} reserved"),
+        BlockState::Reserved => format!("{cidr} reserved for Services"),
         state => format!("{cidr} {used}/{usable} {node} {state}"),
     };
     match space.overlaps_of(block).next() {

@@ -4,6 +4,7 @@
 /** @import { Mark, Scene } from './scene.js' */
 
 import { STATES, background, letterOf } from './states.js';
+import { blockState } from './words.js';
 
 /** The least size of a cell that has its letter in it. */
 const LETTER_SIZE = 13;
@@ -227,7 +228,7 @@ function labels({ context, scene, cell: size, colours }) {
   context.lineJoin = 'round';
   for (const { rect, cidr, node, otherNodes = [], state } of scene.view.outlines) {
     const [width, height] = [rect.width * size, rect.height * size];
-    const nodes = [node ?? state, ...otherNodes];
+    const nodes = [node ?? blockState(state), ...otherNodes];
     if (height < 14) continue;
     const fits = (/** @type {string} */ text) => text.length * LABEL_CHARACTER + 8 <= width;
     const most = height < 30 ? 1 : 2;

@@ -12,7 +12,7 @@ import { errorBox } from './messages.js';
 import { mapLink } from './route.js';
 import { throttled } from './signal.js';
 import { inUse } from './states.js';
-import { networkName, number } from './words.js';
+import { blockState, networkName, number } from './words.js';
 
 /**
  * @param {Context} context
@@ -138,7 +138,7 @@ function scale({ view, cells }) {
       ? `each cell is ${size}, along a Hilbert curve`
       : 'each cell is a used prefix';
   const block = view.outlines.length === 1 ? view.outlines[0] : undefined;
-  const owner = block && block.cidr === view.prefix ? `, ${block.state}` : '';
+  const owner = block && block.cidr === view.prefix ? `, ${blockState(block.state)}` : '';
   const count = inUse(view.counts);
   return `${number(count)} ${count === 1 ? 'address' : 'addresses'} in use${owner}; ${each}`;
 }

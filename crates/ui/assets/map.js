@@ -14,7 +14,7 @@ import { go, mapLink } from './route.js';
 import { Scene } from './scene.js';
 import { soon, throttled } from './signal.js';
 import { legend } from './states.js';
-import { number } from './words.js';
+import { blockState, number } from './words.js';
 
 /** The columns and rows for wide and for narrow places. */
 const GRID = { wide: 64, narrow: 32 };
@@ -321,7 +321,7 @@ function described({ view }) {
   const each = Object.entries(view.counts).map(([state, count]) => `${number(count)} ${state}`);
   const blocks = view.outlines
     .slice(0, 50)
-    .map(({ cidr, node, state }) => `${cidr} ${node ?? state}`);
+    .map(({ cidr, node, state }) => `${cidr} ${node ?? blockState(state)}`);
   return `${view.prefix}: ${each.join(', ')}. Blocks inside: ${blocks.join('; ') || 'none'}.
     Arrow keys move, Enter zooms in, Escape zooms out.`;
 }
@@ -373,7 +373,7 @@ export class BlockList {
         h('a', { href: mapLink(network.cidr, cidr), class: 'code' }, cidr),
         ' ',
         nodeLinks(nodesOf(block)),
-        state !== 'assigned' && ` ${state}`,
+        state !== 'assigned' && ` ${blockState(state)}`,
       ),
     );
     replace(this.element, section('Blocks', h('ul', { class: 'plain' }, ...items)));

@@ -58,6 +58,15 @@ export function age(since, now) {
 }
 
 /**
+ * The state of a block: one that is reserved is a range of Services, and no node gets it.
+ *
+ * @param {string} state
+ */
+export function blockState(state) {
+  return state === 'reserved' ? 'reserved for Services' : state;
+}
+
+/**
  * A count for sums and comparisons; rounded beyond 2^53-1.
  *
  * @param {Counts} counts

@@ -325,9 +325,11 @@ fn records_of_blocks_win_over_nodes_and_bring_addresses_of_holds() {
             ..Block::default()
         },
         held_block("10.244.9.7"),
-        reserved_block("10.96.0.0/16"),
-        // A part of the cluster CIDR.
-        reserved_block("10.244.10.0/24"),
+        Block {
+            cidr: "10.96.0.0/16".into(),
+            state: RecordState::Reserved.into(),
+            ..Block::default()
+        },
     ]);
     let (space, summary) = summary(&mut cluster);
     let blocks: Vec<_> = space
@@ -345,10 +347,10 @@ fn records_of_blocks_win_over_nodes_and_bring_addresses_of_holds() {
     assert_eq!(
         blocks,
         [
+            "10.96.0.0/16 reserved -",
             "10.244.1.0/24 foreign a",
             "10.244.2.0/24 assigned b",
             "10.244.9.0/24 held gone",
-            "10.244.10.0/24 reserved -",
         ]
     );
     let held = space.record("10.244.9.7".parse().unwrap()).unwrap();
@@ -406,14 +408,6 @@ fn duplicates_and_overlaps_are_findings_until_they_are_gone() {
 }
 
 /// A block whose node is gone, with the last known address of a sandbox.
-fn reserved_block(cidr: &str) -> Block {
-    Block {
-        cidr: cidr.into(),
-        state: RecordState::Reserved.into(),
-        ..Block::default()
-    }
-}
-
 fn held_block(ip: &str) -> Block {
     Block {
         cidr: "10.244.9.0/24".into(),
