@@ -354,6 +354,20 @@ mod tests {
     }
 
     #[test]
+    fn the_address_of_a_sandbox_that_is_removed_meanwhile_is_not_leaked() {
+        let leases = [("10.0.1.2", "a"), ("10.0.1.3", "b"), ("10.0.1.4", "gone")];
+        let mut first = books(&leases, vec![sandbox("a", "one")]);
+        first.held = BTreeMap::from([("uid-one".to_owned(), 1)]);
+        // The address of b is given again, to a sandbox that is not listed yet.
+        let later = books(&[("10.0.1.3", "c"), ("10.0.1.4", "gone")], Vec::new());
+        first.confirm_leaked(&later.leases);
+        let left: Vec<_> = first.leases.iter().map(|it| &*it.container_id).collect();
+        assert_eq!(left, ["a", "gone"]);
+        let usage = first.usage().unwrap();
+        assert_eq!((usage.allocated, usage.leaked, usage.orphaned), (1, 1, 1));
+    }
+
+    #[test]
     fn reports_pod_addresses_without_a_lease() {
         let leases = [("10.0.1.2", "a"), ("10.0.1.3", "b"), ("10.0.1.4", "gone")];
         let books = books(&leases, vec![sandbox("a", "one"), sandbox("b", "two")]);

@@ -45,8 +45,8 @@ pub struct AddressBooks {
     pub uses_pod_cidr: bool,
     /// Every allocation file.
     pub leases: Vec<Lease>,
-    /// Every sandbox, listed after the files were read: a lease of none of them is leaked, or just
-    /// being released.
+    /// Every sandbox, listed after the files were read. A lease of none of them is leaked: where
+    /// there are files, those without a sandbox have been read again.
     pub sandboxes: Vec<Sandbox>,
     /// UIDs of pods whose sandboxes have an address or may have one, if host-local's files do not
     /// tell.
@@ -102,6 +102,14 @@ impl AddressBooks {
             Some(_) => LeaseOwner::GonePod,
             None => LeaseOwner::Nobody,
         }
+    }
+
+    /// Drops the leases without a sandbox that are not among those that were read later: their
+    /// sandboxes were removed after the first reading, with their files.
+    pub fn confirm_leaked(&mut self, later: &[Lease]) {
+        let mut leases = std::mem::take(&mut self.leases);
+        leases.retain(|lease| self.owner(lease).is_some() || later.contains(lease));
+        self.leases = leases;
     }
 
     /// The counts; `None` without a configuration. Where the leases are not known, each pod with a
@@ -160,6 +168,11 @@ impl NodeContext {
         let mut books = task::spawn_blocking(read).await??;
         let listed = self.runtime.list().await;
         books.sandboxes = listed.map_err(NodeError::runtime("list sandboxes"))?;
+        if books.has_files() && books.leases.iter().any(|it| books.owner(it).is_none()) {
+            let ipam = books.ipam.clone();
+            let read = move || ipam.map_or(Ok(Vec::new()), |ipam| ipam.leases());
+            books.confirm_leaked(&task::spawn_blocking(read).await??);
+        }
         // A pod that came or went in the meantime has no orphaned address: its sandbox was created
         // after the pod was seen, and a pod that ends in order goes after its sandbox.
         books.held = self.held();
