@@ -125,12 +125,11 @@ impl MapRequest {
             }
         };
         let cidr = network.cidr();
-        // Of a wider one, the network is shown; host bits are refused.
-        let is_wider =
-            |prefix: &IpNet| prefix.prefix_len() < cidr.prefix_len() && *prefix == prefix.trunc();
+        // Of a prefix around it, the network is shown; host bits are refused.
+        let is_around = |at: &IpNet| at.contains(&cidr) && *at == at.trunc();
         let prefix = self
             .prefix
-            .filter(|prefix| self.network.is_some() || !is_wider(prefix));
+            .filter(|at| self.network.is_some() || !is_around(at));
         Ok((network, prefix.unwrap_or(cidr)))
     }
 }

@@ -608,6 +608,9 @@ fn a_map_is_of_the_network_of_its_prefix() {
         (Some("10.244.0.0/24"), cidrs[0], cidrs[0]),
         (Some("10.244.0.0/15"), cidrs[0], cidrs[0]),
         (Some("10.96.0.0/15"), services, services),
+        // These are refused later.
+        (Some("10.0.0.0/16"), cidrs[0], "10.0.0.0/16"),
+        (Some("10.244.0.1/24"), cidrs[0], "10.244.0.1/24"),
     ] {
         let query: MapQuery =
             serde_json::from_value(serde_json::json!({"prefix": prefix})).unwrap();
