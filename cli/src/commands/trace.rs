@@ -177,14 +177,23 @@ async fn settled(
         looks += 1;
         let traces = answer.creation.iter().chain(&answer.deletion);
         let received = traces.filter_map(|trace| SystemTime::try_from(trace.received?).ok());
-        // A server with another clock is not waited for.
-        let quiet = received.max().and_then(|last| last.elapsed().ok());
-        match quiet {
-            Some(quiet) if quiet < QUIET && looks < LOOKS => {
-                tokio::time::sleep(QUIET - quiet).await;
-            }
-            _ => return Ok(answer),
+        if !awaits_more(received.max(), looks).await {
+            return Ok(answer);
         }
+    }
+}
+
+/// Waits for what may still come to a trace that grew `last`. Returns false if nothing is expected
+/// any more.
+async fn awaits_more(last: Option<SystemTime>, looks: usize) -> bool {
+    // A server with another clock is not waited for.
+    let quiet = last.and_then(|last| last.elapsed().ok());
+    match quiet {
+        Some(quiet) if quiet < QUIET && looks < LOOKS => {
+            tokio::time::sleep(QUIET - quiet).await;
+            true
+        }
+        _ => false,
     }
 }
 

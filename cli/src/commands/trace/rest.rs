@@ -1,9 +1,13 @@
 //! The traces of a pod by REST, as the summary of podplane's API server has them.
 
+use std::time::{Duration, SystemTime};
+
 use podplane_api::{core::Pod, trace::DroppedSteps};
 use podplane_client::Client;
 use podplane_proto::trace::{Attribute, GetPodTraceRequest, GetPodTraceResponse, Span, Trace};
 use podplane_summary::{SpanRow, TraceRow};
+
+use super::awaits_more;
 
 /// The name of the first step of a deletion.
 const DELETION: &str = "delete";
@@ -28,7 +32,14 @@ pub(crate) async fn of_pod(
         "with --kubeconfig and --in-cluster a pod has a name: a UID needs --server or --data-dir"
     );
     let path = format!("pods/{namespace}/{name}/trace");
-    let row = client.summary::<TraceRow>(&path).await?;
+    let mut looks = 0;
+    let row = loop {
+        let row = client.summary::<TraceRow>(&path).await?;
+        looks += 1;
+        if !awaits_more(row.as_ref().and_then(last_end), looks).await {
+            break row;
+        }
+    };
     let Some(row) = row else {
         let server = server.trim_end_matches('/');
         anyhow::bail!(
@@ -39,6 +50,13 @@ pub(crate) async fn of_pod(
     let pod = client.namespaced::<Pod>(&*namespace).get(&name).await;
     let uid = pod.ok().and_then(|pod| pod.metadata.uid);
     Ok(traces(row, namespace, name, uid.unwrap_or_default()))
+}
+
+/// The end of the last step: rows do not have the times at which they came.
+fn last_end(row: &TraceRow) -> Option<SystemTime> {
+    let spans = row.spans.iter();
+    let ends = spans.map(|span| nanos(span.start).saturating_add(nanos(span.seconds)));
+    SystemTime::from(row.began).checked_add(Duration::from_nanos(ends.max()?))
 }
 
 /// The rows as the traces that they were made of. Ids of spans are their places.
@@ -105,7 +123,7 @@ fn span(place: usize, row: SpanRow, began: u64) -> Span {
 }
 
 fn nanos(seconds: f64) -> u64 {
-    let duration = std::time::Duration::try_from_secs_f64(seconds.max(0.0));
+    let duration = Duration::try_from_secs_f64(seconds.max(0.0));
     let nanos = duration.unwrap_or_default().as_nanos();
     u64::try_from(nanos).unwrap_or_default()
 }
