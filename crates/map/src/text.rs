@@ -191,7 +191,10 @@ impl TextGrid {
         let main = scene.main();
         let rows = MapRows::new(main, size);
         // Rows that neither the map nor a remark needs are for the lines beside the map.
-        let notes = words::notes(scene, usize::from(size.rows));
+        let room = size
+            .rows
+            .saturating_sub(rows.end.saturating_add(LEGEND_ROWS));
+        let notes = words::notes(scene, usize::from(room));
         let below = LEGEND_ROWS.saturating_add(u16::try_from(notes.len()).unwrap_or(u16::MAX));
         let side_end = rows.end.max(size.rows.saturating_sub(below));
         let mut grid = Self {
@@ -210,7 +213,7 @@ impl TextGrid {
         grid.draw_map(scene);
         let end = rows.end.max(grid.draw_side(scene, side_end));
         grid.draw_legend(end, scene);
-        grid.draw_notes(end.saturating_add(LEGEND_ROWS), scene);
+        grid.draw_notes(end.saturating_add(LEGEND_ROWS), &notes);
         grid
     }
 
@@ -408,10 +411,9 @@ impl TextGrid {
         }
     }
 
-    fn draw_notes(&mut self, row: u16, scene: &Scene<'_>) {
-        let room = usize::from(self.size.rows.saturating_sub(row));
-        for (row, note) in (row..self.size.rows).zip(words::notes(scene, room)) {
-            self.write(self.line(row), &note, TextStyle::default());
+    fn draw_notes(&mut self, row: u16, notes: &[String]) {
+        for (row, note) in (row..self.size.rows).zip(notes) {
+            self.write(self.line(row), note, TextStyle::default());
         }
     }
 }

@@ -486,19 +486,12 @@ impl Cluster {
         found
     }
 
-    /// The addresses of nodes, each with its node. Nodes on one machine, as in simulations, share
-    /// that machine's address: it is nobody's.
+    /// The addresses of nodes, each with its node.
     fn node_addresses(&self) -> BTreeMap<IpAddr, &Arc<str>> {
-        let (mut owners, mut shared) = (BTreeMap::new(), BTreeSet::new());
-        for (name, entry) in &self.nodes {
-            for ip in entry.facts.iter().flat_map(|facts| &facts.addresses) {
-                if owners.insert(*ip, name).is_some_and(|other| other != name) {
-                    shared.insert(*ip);
-                }
-            }
-        }
-        owners.retain(|ip, _| !ip.is_loopback() && !shared.contains(ip));
-        owners
+        networks::node_addresses(self.nodes.iter().flat_map(|(name, entry)| {
+            let facts = entry.facts.iter();
+            facts.flat_map(move |facts| facts.addresses.iter().map(move |ip| (name, *ip)))
+        }))
     }
 
     fn claims(&self) -> Vec<AddressClaim> {

@@ -35,7 +35,7 @@ pub use documents::{
 };
 pub use findings::{CheckRow, Finding, FindingPlace, FindingReport, MOST_FINDINGS};
 pub use listing::{BlockListing, HeldAddress, ListedBlock};
-pub use networks::{infer_nodes, infer_services};
+pub use networks::{infer_nodes, infer_services, node_addresses};
 pub use node::addresses_used;
 pub use pod::{ControlPlane, PodFacts};
 pub use query::{AddressQuery, AddressesRequest, MapQuery, MapRequest, QueryError};

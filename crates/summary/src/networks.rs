@@ -1,7 +1,10 @@
 //! The networks of a cluster: those that objects and flags state, and those that follow from the
 //! blocks and the addresses of nodes.
 
-use std::net::IpAddr;
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    net::IpAddr,
+};
 
 use ipnet::IpNet;
 use podplane_ipam::Family;
@@ -23,6 +26,22 @@ pub(crate) fn infer_pods(networks: &mut Vec<Network>, blocks: &[NodeBlock]) {
     };
     parts.infer_pod_networks();
     *networks = parts.networks;
+}
+
+/// The addresses of nodes, each with its node. Nodes on one machine, as in simulations, share that
+/// machine's address: it is nobody's.
+pub fn node_addresses<N: Eq>(
+    addresses: impl IntoIterator<Item = (N, IpAddr)>,
+) -> BTreeMap<IpAddr, N> {
+    let (mut owners, mut shared) = (BTreeMap::new(), BTreeSet::new());
+    for (node, ip) in addresses {
+        if owners.get(&ip).is_some_and(|owner| *owner != node) {
+            shared.insert(ip);
+        }
+        owners.insert(ip, node);
+    }
+    owners.retain(|ip, _| !ip.is_loopback() && !shared.contains(ip));
+    owners
 }
 
 /// Adds the network around the nodes' addresses for each family, where it is narrow enough and

@@ -1,10 +1,6 @@
 //! The facts of dumps: nodes, pods, Services, and the records of the cluster's network.
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    net::IpAddr,
-    path::{Path, PathBuf},
-};
+use std::path::{Path, PathBuf};
 
 use podplane_api::printable;
 use podplane_audit::{ControllerFlags, Dump, DumpCollector, DumpScope};
@@ -13,7 +9,7 @@ use podplane_map::{
     SpaceError, SpaceParts,
 };
 use podplane_progress::{PlainLines, Progress};
-use podplane_summary::{infer_nodes, infer_services};
+use podplane_summary::{infer_nodes, infer_services, node_addresses};
 
 use super::StatedRanges;
 use crate::{commands::audit::source::from_file, report::UnusableInput};
@@ -94,22 +90,18 @@ pub(crate) fn of_dump(dump: &Dump) -> Result<SpaceParts, SpaceError> {
     if !dump.has_node_blocks() {
         parts.rule = PodRule::Anywhere;
     }
-    let mut owners = BTreeMap::<IpAddr, BTreeSet<&str>>::new();
-    for node in dump.nodes() {
-        for ip in node.addresses.iter().filter(|ip| !ip.is_loopback()) {
-            owners.entry(*ip).or_default().insert(&node.name);
-        }
-        let orphaned = (node.name.clone(), node.orphaned);
-        parts.unlocated_orphans.push(orphaned);
+    let nodes = dump.nodes().iter();
+    let addresses = nodes.flat_map(|node| node.addresses.iter().map(|ip| (&*node.name, *ip)));
+    for (ip, name) in node_addresses(addresses) {
+        let name = name.into();
+        parts
+            .claims
+            .push(AddressClaim::new(ip, Holder::Node { name })?);
     }
-    for (ip, nodes) in owners {
-        // Nodes on one machine, as in simulations, share that machine's address: it is nobody's.
-        if let (Some(name), 1) = (nodes.first(), nodes.len()) {
-            let name = (*name).into();
-            parts
-                .claims
-                .push(AddressClaim::new(ip, Holder::Node { name })?);
-        }
+    for node in dump.nodes() {
+        parts
+            .unlocated_orphans
+            .push((node.name.clone(), node.orphaned));
     }
     for service in dump.services() {
         for ip in &service.addresses {
